@@ -1,7 +1,8 @@
 """A result table, declared once: its columns, its file, the question it answers and what one row is.
 
-Each table is declared beside the code that computes it, written by `Table.write` and read by `Table.read`. Its data
-dictionary, the checks of the report, headings on pages and the documentation (docs/tables.md) come from this record.
+Each table is declared beside the code that computes it (those of the statistics as data, in a TOML file), written by
+`Table.write` and read by `Table.read`. Its data dictionary, the checks of the report, headings on pages and the
+documentation (docs/tables.md) come from this record.
 
 A column's name means the same kind of thing in every table, so what it holds (`Form`) and its heading stand here, once,
 in `KNOWN`. A name that is not there is a number, unless it begins with ``n_`` (a count) or ``p_`` (a p value) or ends

@@ -1,10 +1,7 @@
 """What ``[statistics]`` asks for by name: biomarkers, and the check that a run will have what is named.
 
-A biomarker is a column of the scan and clinical tables, a ratio of two columns, or a regional volume.
-
 Columns, regions and maps are checked as soon as the cohort is read, since a misspelt name would otherwise show hours
-later, in a row of a table. A clinical column that the program knows but this cohort lacks is not an error; its rows
-give the reason.
+later, in a row of a table. A clinical column that the program knows but this cohort lacks is not an error.
 """
 
 from __future__ import annotations
@@ -37,10 +34,7 @@ VOLUME_OF = "volume of "
 
 @dataclass(frozen=True, eq=False)
 class Biomarker:
-    """One number per scan (scans,), or per scan and bilateral group (scans, groups); NaN where unknown.
-
-    In the second case relevance of a group is compared with the biomarker of the same group.
-    """
+    """One number per scan (scans,), or per scan and bilateral group (scans, groups) for relevance of the same group."""
 
     name: str
     values: Floats
@@ -128,12 +122,7 @@ _WORDS = ("fold", "predicted", "outcome", "control")
 
 
 def require_names(config: Config, scans: Sequence[Scan], clinical: Clinical | None, groups: Collection[str]) -> None:
-    """Refuse settings that name a column, site, region or map that the run will not have, or an unusable formula.
-
-    `scans`: scans of the contrast; `groups`: bilateral groups of the atlas.
-
-    Raises BadInputError, naming the setting, the unknown name and the nearest known one.
-    """
+    """Refuse settings that name a column, site, region or map that the run will not have, or an unusable formula."""
     settings, frame = config.statistics, _frame(scans, clinical)
     columns = {*map(str, frame.columns), *MEASURES, *TIMES}
     _require_formulas(config, frame)

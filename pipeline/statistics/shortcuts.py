@@ -1,19 +1,15 @@
 """Do the networks take shortcuts? Relevance where it should not be, and sites that can be told from it.
 
-``shortcuts.tsv``: whether relevance concentrates where it should not, and differently between classes. The unit is the
-participant (scans averaged first). An enrichment of 1 is relevance spread evenly, which no network gives; the numbers
-are to be compared with those of the same type of network on brain masks alone (``training.control = "binarised"``), and
-between the classes. The interval of the mean comes from flipping the signs of participants' differences from 1 (an even
-spread); it excludes 1 exactly where such a test would reject. The difference of the classes, its p and its interval
-come from one model with the test fold held, as in `pipeline.statistics.groups.comparisons`.
+``shortcuts.tsv``: whether relevance concentrates where it should not, and differently between classes. An enrichment of
+1 is relevance spread evenly, which no network gives; the numbers are to be compared with those of the same type of
+network on brain masks alone (``training.control = "binarised"``), and between the classes. The interval of the mean
+flips the signs of participants' differences from 1; the difference of the classes holds the test fold.
 
-``site_prediction.tsv``: whether site and field strength can be predicted from relevance. A linear classifier with folds
-over participants, stratified by class but not by site, so that site labels are exchangeable under the null hypothesis.
-They are permuted between participants of one class with the same number of scans, so that an association of site and
-class does not count as evidence. Ridge regression on indicators of the sites (scikit-learn), each prediction divided by
-the share of its site in training, so that rare sites can be predicted. It is linear in the labels, so all permutations
-are targets of a single fit; logistic regression would have to be fitted a thousand times. Region sums are scaled within
-each test fold of the run, since each fold's maps come from its own network.
+``site_prediction.tsv``: whether site and field strength can be predicted from relevance, scaled within each test fold,
+by a linear classifier with folds over participants, stratified by class but not by site. Site labels are permuted
+between participants of one class with the same number of scans, so that an association of site and class does not count
+as evidence. Ridge regression on indicators of the sites, each prediction divided by the share of its site in training
+so that rare sites can be predicted, is linear in the labels: all permutations are targets of a single fit.
 """
 
 from __future__ import annotations
@@ -33,15 +29,14 @@ from sklearn.preprocessing import StandardScaler
 
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
-from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane, inference
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import (
     Exchangeability,
     Permutations,
@@ -50,6 +45,7 @@ from heatlas.pipeline.statistics.linear.permutations import (
 )
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
+from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.answers import control_of
 
 SIGN_FLIPS = "sign flips"
@@ -59,41 +55,7 @@ SKEWED = (
 )
 AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment")
 
-SHORTCUT_COLUMNS = {
-    **described("map"),
-    "compartment": "Part of the scan, as in group/relevance_audit.tsv: rim, rim_inside, outside, fluid, dark, vessel, "
-    "no_region",
-    "reference": "Voxels that share and voxel_share refer to: brain, brain_and_rim or seen",
-    "share": "Share of the reference's |relevance| that lies in the compartment; mean over participants",
-    "voxel_share": "Share of the reference's voxels that lie in the compartment; mean over participants",
-    "enrichment": "share / voxel_share per scan, averaged over each participant's scans, then over participants; 1 "
-    "is relevance spread evenly over the reference",
-    "ci_low": "Lower bound of the interval of enrichment over participants; it excludes 1 exactly where flipping the "
-    "signs of their differences from 1 rejects an even spread",
-    **described("ci_high"),
-    "interval": "Kind of interval: sign flips (Hall's t, made with the critical value of the flips) or none",
-    "enrichment_positive": "Mean enrichment over participants of the positive class",
-    "enrichment_negative": "Mean enrichment over participants of the negative class",
-    "difference": "enrichment_positive - enrichment_negative; if fold_held, the mean of the differences within test "
-    f"folds, weighted by n1 n2 / (n1 + n2), {EVEN}",
-    "difference_low": "Lower bound of the interval of difference",
-    "difference_high": "Upper bound of the interval",
-    "difference_interval": inference("interval")["interval"],
-    "fold_held": "Whether difference and p are adjusted for the test fold (each fold's maps come from its own network)",
-    "t": "Welch's t; if fold_held, from a model with fold and one residual variance per class",
-    **inference("df"),
-    "p": "Two-sided p of t from permuting participants between the classes (within test folds if fold_held), each "
-    "class keeping its standard deviation; (b+1)/(m+1)",
-    **described("p_fdr", "family", "n_permutations", "exact", "n_participants", "n_scans"),
-    "n_positive": "Participants of the positive class; one with scans of both classes belongs to that of most scans",
-    "n_negative": "Participants of the negative class",
-    "control": "Kind of control run: binarised or shuffled labels; none for an ordinary run",
-    **described("note"),
-}
-SHORTCUTS_TABLE = Table(
-    "shortcuts", SHORTCUT_COLUMNS, "map and compartment", "Does relevance concentrate where it should not?",
-    inference=Inference("exploratory", "all compartments of one map"),
-)  # fmt: skip
+SHORTCUTS_TABLE = declared("shortcuts")
 
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -111,12 +73,12 @@ def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
         rows.append(_row(part, settings, rng) | {"map": map_name, "compartment": compartment})
     counts = dict.fromkeys(("n_permutations", "n_positive", "n_negative"), "Int64")
     table = pd.DataFrame(rows).astype(counts).assign(control=control_of(inputs.config))
-    return add_false_discovery_rate(table, ["map", "control"], "compartments")[list(SHORTCUT_COLUMNS)]
+    return add_false_discovery_rate(table, ["map", "control"], "compartments")[list(SHORTCUTS_TABLE.meanings)]
 
 
 def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator) -> dict[str, Any]:
     usable = part[part["enrichment"].notna()]
-    row: dict[str, Any] = dict.fromkeys(SHORTCUT_COLUMNS) | dict.fromkeys(("t", "df", "p"), np.nan)
+    row: dict[str, Any] = dict.fromkeys(SHORTCUTS_TABLE.meanings) | dict.fromkeys(("t", "df", "p"), np.nan)
     row |= {"reference": part["reference"].iloc[0]}
     row |= {"n_scans": len(usable), "n_participants": usable["participant_id"].nunique(), "interval": "none"}
     if usable.empty:
@@ -126,21 +88,13 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
     # Ties count as positive, as in the split.
     positive = np.asarray(people.reduce(usable[["target"]].to_numpy(float))[:, 0] >= 0.5, dtype=bool)
     mean, note = _mean(enrichment, settings, rng)
-    row |= mean | {
-        "share": float(share.mean()),
-        "voxel_share": float(voxels.mean()),
-        "n_positive": int(positive.sum()),
-        "n_negative": int((~positive).sum()),
-        "note": joined(
-            f"{counted(len(part) - len(usable), 'scan')} without relevance left out"
-            if len(usable) < len(part)
-            else None,
-            note,
-        ),
-    }
+    row |= mean | {"share": float(share.mean()), "voxel_share": float(voxels.mean())}
+    row |= {"n_positive": int(positive.sum()), "n_negative": int((~positive).sum())}
+    lost = len(part) - len(usable)
+    left_out = f"{counted(lost, 'scan')} without relevance left out" if lost else None
     fold = people.groups_of_units(usable["fold"].tolist())
     compared = _difference(enrichment, positive, fold, settings, rng)
-    return row | compared | {"note": joined(row["note"], compared.get("note"))}
+    return row | compared | {"note": joined(left_out, note, compared.get("note"))}
 
 
 def _mean(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) -> tuple[dict[str, Any], str | None]:
@@ -158,7 +112,7 @@ def _mean(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) 
 
 
 def _difference(
-    values: Floats, positive: NDArray[np.bool_], fold: NDArray[np.intp], settings: StatisticsConfig,
+    values: Floats, positive: Flags, fold: Indices, settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> dict[str, Any]:  # fmt: skip
     """Means of the classes, their difference within folds, and its test, as in `groups.comparisons`."""
@@ -197,32 +151,7 @@ TOO_SHORT = (
 TARGETS_AT_ONCE = 5_000
 """Targets per fit; bounds memory (5,000 targets of 1,000 scans: 40 MB)."""
 
-SITE_COLUMNS = {
-    "target": "What is predicted: site or field_strength",
-    "map": "Relevance map whose sums over bilateral groups are the features",
-    "balanced_accuracy": "Mean over sites of the share of scans predicted correctly, out of fold by participant; "
-    "each participant counts once",
-    "ci_low": "Lower bound of the interval of balanced_accuracy over participants, given the fitted classifiers",
-    **described("ci_high"),
-    "interval": "Kind of bootstrap interval: BCa, percentile or none",
-    "chance": "1 / n_sites",
-    "null_mean": "Mean balanced accuracy with sites permuted within classes: what is due to the association of class "
-    "and site",
-    "accuracy": "Share of scans predicted correctly, each participant counting once",
-    "majority_accuracy": "Accuracy of always predicting the most common site",
-    "p": "One-sided p of balanced accuracy from permuting whole participants within classes, (b+1)/(m+1)",
-    "p_fwe": "Family-wise p over maps (max-T)",
-    **described("n_permutations", "exact"),
-    "n_sites": "Sites (or field strengths) distinguished",
-    **described("n_participants", "n_scans"),
-    "n_left_out": "Scans left out: site unknown, or with too few participants",
-    "control": "Kind of control run: binarised or shuffled labels; none for an ordinary run",
-    **described("note"),
-}
-SITE_PREDICTION_TABLE = Table(
-    "site_prediction", SITE_COLUMNS, "target and map", "Can site and field strength be predicted from relevance?",
-    inference=Inference("exploratory", "all maps of one target"),
-)  # fmt: skip
+SITE_PREDICTION_TABLE = declared("site_prediction")
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,11 +173,11 @@ class Scans:
 
 
 def site_prediction_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """One row per target and map; columns of `SITE_COLUMNS`."""
+    """One row per target and map; columns of `SITE_PREDICTION_TABLE`."""
     rows = []
     for target in TARGETS:
         rows += _rows(target, inputs)
-    table = pd.DataFrame(rows, columns=list(SITE_COLUMNS)).astype({"n_permutations": "Int64"})
+    table = SITE_PREDICTION_TABLE.frame(rows).astype({"n_permutations": "Int64"})
     return table.assign(control=control_of(inputs.config))
 
 
@@ -256,7 +185,8 @@ def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
     frame, settings = inputs.frame, inputs.config.statistics
     chosen = _at_large_sites(frame, target, settings.shortcuts.min_participants)
     left_out = int((~chosen).sum())
-    base: dict[str, Any] = dict.fromkeys(SITE_COLUMNS) | {"target": target, "n_left_out": left_out, "interval": "none"}
+    base: dict[str, Any] = dict.fromkeys(SITE_PREDICTION_TABLE.meanings)
+    base |= {"target": target, "n_left_out": left_out, "interval": "none"}
     rows = frame[chosen]
     n_sites, people = rows[target].nunique(), rows["participant_id"].nunique()
     base |= {"n_sites": n_sites, "n_participants": people, "n_scans": len(rows)}
@@ -278,7 +208,7 @@ def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
     return [base | row for row in _predictions(target, features, scans, settings, inputs.seed)]
 
 
-def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> NDArray[np.bool_]:
+def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> Flags:
     """Scans with a known site that has enough participants."""
     people = frame.groupby(target)["participant_id"].nunique()
     return frame[target].isin(people.index[people >= fewest]).to_numpy(bool)

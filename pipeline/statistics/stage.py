@@ -1,18 +1,15 @@
-"""The statistics stage: tables of inference from tables of relevance.
+"""The statistics stage: tables of inference from tables of relevance; no image is read.
 
-No image is read. Each analysis is a function from `StatisticsInputs` to tables that are declared beside it; this module
-lists the analyses, runs them independently and writes their tables. If the data do not allow an analysis, the reason is
-a row of ``statistics/notes.tsv`` and the other analyses continue; a programming error ends the stage.
-
-Where networks of another run are applied to scans without labels (`compare_applied`), nothing can be right or wrong and
-no classes can be compared: the only statistics are scores against the norms of the controls of the other run. Where a
-covariate of a scan is not known, its norm does without that covariate.
+Analyses are listed here, run independently and written. Where the data do not allow one, a row of
+``statistics/notes.tsv`` says why and the others go on; a programming error ends the stage. Where networks of another
+run are applied to scans without labels (`compare_applied`), nothing can be right or wrong: there are scores against
+the norms of the other run's controls alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,23 +27,10 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.associations.associations import (
-    ASSOCIATIONS_TABLE,
-    PRIMARY_TABLE,
-    associations_tables,
-    primary_tables,
-)
-from heatlas.pipeline.statistics.associations.volume_association import (
-    VOLUME_ASSOCIATION_TABLE,
-    VOLUME_POINTS_TABLE,
-    volume_association_tables,
-)
-from heatlas.pipeline.statistics.comparison.external import (
-    EXTERNAL_CALIBRATION_TABLE,
-    EXTERNAL_TABLE,
-    external_tables,
-)
-from heatlas.pipeline.statistics.comparison.rankings import RANKING_AGREEMENT_TABLE, ranking_agreement_tables
+from heatlas.pipeline.statistics.associations.associations import associations_tables, primary_tables
+from heatlas.pipeline.statistics.associations.volume_association import volume_association_tables
+from heatlas.pipeline.statistics.comparison.external import external_tables
+from heatlas.pipeline.statistics.comparison.rankings import ranking_agreement_tables
 from heatlas.pipeline.statistics.data.features import NO_FOLD, VOLUME, CovariateColumns, FoldedScans, region_features
 from heatlas.pipeline.statistics.data.inputs import (
     AppliedScans,
@@ -55,65 +39,28 @@ from heatlas.pipeline.statistics.data.inputs import (
     read_applied,
     read_inputs,
 )
-from heatlas.pipeline.statistics.data.values import joined
-from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
-from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables
-from heatlas.pipeline.statistics.groups.subgroups import (
-    INTERACTIONS_TABLE,
-    MAIN_EFFECTS_TABLE,
-    SUBGROUPS_TABLE,
-    interactions_tables,
-    main_effects_tables,
-    subgroups_tables,
-)
-from heatlas.pipeline.statistics.groups.summaries import (
-    DEMOGRAPHIC_TESTS_TABLE,
-    DEMOGRAPHICS_TABLE,
-    REGION_SUMMARY_TABLE,
-    demographics_tables,
-    region_summary_tables,
-)
+from heatlas.pipeline.statistics.data.values import joined, stacked
+from heatlas.pipeline.statistics.groups.comparisons import comparisons_tables
+from heatlas.pipeline.statistics.groups.fairness import fairness_tables
+from heatlas.pipeline.statistics.groups.subgroups import interactions_tables, main_effects_tables, subgroups_tables
+from heatlas.pipeline.statistics.groups.summaries import demographics_tables, region_summary_tables
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
-from heatlas.pipeline.statistics.images.differences import (
-    IMAGE_AGREEMENT_TABLE,
-    IMAGE_DIFFERENCES_TABLE,
-    image_differences_tables,
-)
+from heatlas.pipeline.statistics.images.differences import image_differences_tables
 from heatlas.pipeline.statistics.normative.subtypes import NORMATIVE_TABLES, normative_tables
 from heatlas.pipeline.statistics.normative.w_scores import (
     W_FINGERPRINTS_TABLE,
-    W_SCORE_COLUMNS,
     W_SCORES_TABLE,
     Norm,
     fingerprint_table,
     norm_of,
 )
-from heatlas.pipeline.statistics.performance.baselines import BASELINES_TABLE, baselines_tables
-from heatlas.pipeline.statistics.performance.classification import (
-    CALIBRATION_TABLE,
-    PERFORMANCE_TABLE,
-    PRECISION_RECALL_TABLE,
-    ROC_TABLE,
-    performance_tables,
-)
-from heatlas.pipeline.statistics.performance.other_tasks import (
-    CONFUSION_TABLE,
-    PERFORMANCE_CLASSES_TABLE,
-    PERFORMANCE_NUMBER_TABLE,
-    PERFORMANCE_REPEATS_TABLE,
-    classes_tables,
-    number_tables,
-    repeats_tables,
-)
-from heatlas.pipeline.statistics.progression.cox import COX_TABLE
-from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_TABLE, progression_tables
-from heatlas.pipeline.statistics.progression.trajectories import TRAJECTORIES_TABLE, trajectory_table
-from heatlas.pipeline.statistics.shortcuts import (
-    SHORTCUTS_TABLE,
-    SITE_PREDICTION_TABLE,
-    shortcut_table,
-    site_prediction_table,
-)
+from heatlas.pipeline.statistics.performance.baselines import baselines_tables
+from heatlas.pipeline.statistics.performance.classification import performance_tables
+from heatlas.pipeline.statistics.performance.other_tasks import classes_tables, number_tables, repeats_tables
+from heatlas.pipeline.statistics.progression.prediction import progression_tables
+from heatlas.pipeline.statistics.progression.trajectories import trajectory_table
+from heatlas.pipeline.statistics.shortcuts import shortcut_table, site_prediction_table
+from heatlas.pipeline.statistics.tables import declared, declared_tables
 
 Tables = Mapping[str, pd.DataFrame]
 """Tables by name."""
@@ -121,15 +68,7 @@ Tables = Mapping[str, pd.DataFrame]
 DATA_PROBLEMS = (BadInputError, np.linalg.LinAlgError)
 """Errors that data can cause; any other exception is a programming error."""
 
-NOTES_COLUMNS = {
-    "analysis": "Analysis of the statistics stage, or inputs",
-    "tables": "Tables that are therefore missing; n/a for none",
-    "reason": "Reason, and what can be done",
-}
-NOTES_TABLE = Table(
-    "notes", NOTES_COLUMNS, "analysis that could not be made, or contradiction of inputs", "Why is a table missing?",
-    filled=("analysis", "reason"),
-)  # fmt: skip
+NOTES_TABLE = declared("notes")
 
 
 @dataclass(frozen=True)
@@ -138,50 +77,45 @@ class Analysis:
 
     The participant is the unit, p is (b + 1) / (m + 1), effects have intervals, and tests are corrected within a named
     family. A simulation without effect (``benchmarks/type_one_error_tables.py``) must find the level near 5 %, with
-    repeated scans per person.
-
-    `tables`: tables that it may write. `tasks`: kinds of tasks that it is defined for.
+    repeated scans per person. `tables` are those that it may write, `tasks` the kinds that it is defined for.
     """
 
     name: str
     function: Callable[[StatisticsInputs], pd.DataFrame | Tables]
     tables: tuple[Table, ...]
-    tasks: frozenset[KindName] = frozenset({TWO_CLASSES})
+    tasks: Collection[KindName] = frozenset({TWO_CLASSES})
 
 
 EVERY_TASK = frozenset(KINDS)
 ANALYSES = (
-    Analysis("primary", primary_tables, (PRIMARY_TABLE,), EVERY_TASK),
-    Analysis("demographics", demographics_tables, (DEMOGRAPHICS_TABLE, DEMOGRAPHIC_TESTS_TABLE), EVERY_TASK),
+    Analysis("primary", primary_tables, declared_tables("primary"), EVERY_TASK),
+    Analysis("demographics", demographics_tables, declared_tables("demographics", "demographic_tests"), EVERY_TASK),
     Analysis(
-        "performance", performance_tables, (PERFORMANCE_TABLE, ROC_TABLE, PRECISION_RECALL_TABLE, CALIBRATION_TABLE)
+        "performance", performance_tables, declared_tables("performance", "roc", "precision_recall", "calibration")
     ),
     Analysis(
-        "performance_classes",
-        classes_tables,
-        (PERFORMANCE_CLASSES_TABLE, CONFUSION_TABLE),
-        frozenset({SEVERAL_CLASSES}),
+        "performance_classes", classes_tables, declared_tables("performance_classes", "confusion"), {SEVERAL_CLASSES}
     ),
-    Analysis("performance_number", number_tables, (PERFORMANCE_NUMBER_TABLE,), frozenset({NUMBER})),
-    Analysis("external", external_tables, (EXTERNAL_TABLE, EXTERNAL_CALIBRATION_TABLE)),
-    Analysis("baselines", baselines_tables, (BASELINES_TABLE,), EVERY_TASK),
-    Analysis("performance_repeats", repeats_tables, (PERFORMANCE_REPEATS_TABLE,), EVERY_TASK),
+    Analysis("performance_number", number_tables, declared_tables("performance_number"), {NUMBER}),
+    Analysis("external", external_tables, declared_tables("external_validation", "external_calibration")),
+    Analysis("baselines", baselines_tables, declared_tables("baselines"), EVERY_TASK),
+    Analysis("performance_repeats", repeats_tables, declared_tables("performance_repeats"), EVERY_TASK),
     Analysis(
-        "region_summary", region_summary_tables, (REGION_SUMMARY_TABLE,), frozenset({TWO_CLASSES, SEVERAL_CLASSES})
+        "region_summary", region_summary_tables, declared_tables("region_summary"), {TWO_CLASSES, SEVERAL_CLASSES}
     ),
-    Analysis("volume_association", volume_association_tables, (VOLUME_POINTS_TABLE, VOLUME_ASSOCIATION_TABLE)),
-    Analysis("associations", associations_tables, (ASSOCIATIONS_TABLE,), EVERY_TASK),
-    Analysis("group_comparisons", comparisons_tables, (GROUP_COMPARISONS_TABLE,)),
-    Analysis("image_differences", image_differences_tables, (IMAGE_DIFFERENCES_TABLE, IMAGE_AGREEMENT_TABLE)),
-    Analysis("subgroups", subgroups_tables, (SUBGROUPS_TABLE,)),
-    Analysis("interactions", interactions_tables, (INTERACTIONS_TABLE,)),
-    Analysis("main_effects", main_effects_tables, (MAIN_EFFECTS_TABLE,)),
-    Analysis("fairness", fairness_tables, (FAIRNESS_TABLE,)),
-    Analysis("progression", progression_tables, (COX_TABLE, PROGRESSION_TABLE)),
-    Analysis("trajectories", trajectory_table, (TRAJECTORIES_TABLE,)),
-    Analysis("shortcuts", shortcut_table, (SHORTCUTS_TABLE,)),
-    Analysis("site_prediction", site_prediction_table, (SITE_PREDICTION_TABLE,)),
-    Analysis("ranking_agreement", ranking_agreement_tables, (RANKING_AGREEMENT_TABLE,)),
+    Analysis("volume_association", volume_association_tables, declared_tables("volume_points", "volume_association")),
+    Analysis("associations", associations_tables, declared_tables("associations"), EVERY_TASK),
+    Analysis("group_comparisons", comparisons_tables, declared_tables("group_comparisons")),
+    Analysis("image_differences", image_differences_tables, declared_tables("image_differences", "image_agreement")),
+    Analysis("subgroups", subgroups_tables, declared_tables("subgroups")),
+    Analysis("interactions", interactions_tables, declared_tables("interactions")),
+    Analysis("main_effects", main_effects_tables, declared_tables("main_effects")),
+    Analysis("fairness", fairness_tables, declared_tables("fairness")),
+    Analysis("progression", progression_tables, declared_tables("cox", "progression")),
+    Analysis("trajectories", trajectory_table, declared_tables("trajectories")),
+    Analysis("shortcuts", shortcut_table, declared_tables("shortcuts")),
+    Analysis("site_prediction", site_prediction_table, declared_tables("site_prediction")),
+    Analysis("ranking_agreement", ranking_agreement_tables, declared_tables("ranking_agreement")),
     Analysis("harmonisation", harmonisation_tables, HARMONISATION_TABLES),
     Analysis("normative", normative_tables, NORMATIVE_TABLES),
 )
@@ -199,14 +133,9 @@ def analyse(
 ) -> list[Path]:
     """Write all statistics tables of a run, each with its data dictionary.
 
-    concurrent.futures.BrokenExecutor if a worker was lost. BadInputError if a table of the run is invalid
-    (`read_inputs`). Data that do not allow an analysis (one class, too few participants, no volumes) raise no error:
-    its rows or ``notes.tsv`` say why.
-
-    `scans`: those with a prediction and heatmaps. `predictions`: ``predictions.tsv``, all of which performance is
-    computed over. `executor`: runs analyses in parallel; each has its own random stream, so the tables do not change.
-
-    Gives the tables written.
+    `scans` are those with a prediction and heatmaps; performance is computed over all of `predictions`. An executor
+    runs analyses in parallel; each has its own random stream, so the tables do not change. Data that do not allow an
+    analysis raise no error: its rows or ``notes.tsv`` say why. BadInputError if a table of the run is invalid.
     """
     inputs = read_inputs(layout, scans, predictions, config)
     notes: list[tuple[str, str | None, str]] = [("inputs", None, text) for text in inputs.contradictions]
@@ -251,11 +180,7 @@ NO_LABELS = (
 
 @dataclass(frozen=True, eq=False)
 class ControlNorms:
-    """What is usual in the controls of a run, in one source (a map, or `VOLUME`).
-
-    `groups`: bilateral groups. `values`: (controls, groups), one scan each. `frame`: facts of these scans. `formula`:
-    covariates.
-    """
+    """What is usual in the controls of a run: values (controls, groups) of one source, a scan each, and its facts."""
 
     source: str
     groups: tuple[str, ...]
@@ -318,10 +243,9 @@ def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
     controls = scans.training(NO_FOLD) & (scans.frame["label"] == config.cohort.negative).to_numpy(bool)
     for source in scans.sources:
         formula = settings.volume_covariates if source.source == VOLUME else settings.relevance_covariates
-        yield ControlNorms(
-            source.source, source.groups, source.values[controls], scans.frame[controls].reset_index(drop=True),
-            formula, settings.min_freedom,
-        )  # fmt: skip
+        frame = scans.frame[controls].reset_index(drop=True)
+        values = source.values[controls]
+        yield ControlNorms(source.source, source.groups, values, frame, formula, settings.min_freedom)
 
 
 def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:
@@ -336,15 +260,13 @@ def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:
 
 
 def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]) -> pd.DataFrame:
-    """One row per scan, source and group; columns of `W_SCORE_COLUMNS`."""
+    """One row per scan, source and group; columns of `W_SCORES_TABLE`."""
     by_source = {source.source: source for source in region_features(applied.values, applied.volumes(layout))}
-    frame, tables = applied.frame, []
+    frame, blocks = applied.frame, []
     for usual in norms:
-        if (
-            usual.source not in by_source or np.isnan(by_source[usual.source].values).all()
-        ):  # no volumes of an affine registration
+        features = by_source.get(usual.source)
+        if features is None or np.isnan(features.values).all():  # no volumes of an affine registration
             continue
-        features = by_source[usual.source]
         place = [features.groups.index(group) if group in features.groups else -1 for group in usual.groups]
         for row in range(len(frame)):
             values = np.where(np.array(place) < 0, np.nan, features.values[row][place])[None]
@@ -352,11 +274,9 @@ def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[Control
             w, z = norm.scores(values, covariates)
             networks = frame["n_networks"].iloc[row]
             mean = CAUTIOUS.format(networks) if usual.source != VOLUME and networks > 1 else None
-            notes = [joined(problem, "no value" if np.isnan(value) else None, left_out, mean)
-                     for problem, value in zip(norm.problems, values[0], strict=True)]  # fmt: skip
+            unknown = np.where(np.isnan(values[0]), "no value", "")
+            notes = [joined(*why, left_out, mean) for why in zip(norm.problems, unknown.tolist(), strict=True)]
             facts = frame.iloc[row][["participant_id", "session_id", "scan_id"]].to_dict()
-            tables.append(pd.DataFrame({
-                **facts, "label": None, "fold": NO_FOLD, "source": usual.source, "group": usual.groups, "w": w[0],
-                "z": z[0], "note": notes,
-            }))  # fmt: skip
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(W_SCORE_COLUMNS))
+            facts |= {"label": None, "fold": NO_FOLD, "source": usual.source}
+            blocks.append(pd.DataFrame({**facts, "group": usual.groups, "w": w[0], "z": z[0], "note": notes}))
+    return stacked(W_SCORES_TABLE, blocks)

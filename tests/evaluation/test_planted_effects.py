@@ -69,16 +69,16 @@ def test_every_planted_effect_has_a_question_and_every_question_a_table_that_is_
 
 
 def test_questions_name_columns_that_the_tables_have() -> None:
-    from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_COLUMNS
-    from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS
-    from heatlas.pipeline.statistics.groups.subgroups import MAIN_EFFECTS_COLUMNS
-    from heatlas.pipeline.statistics.harmonisation.tables import EFFECT_COLUMNS
-    from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS
+    from heatlas.pipeline.statistics.associations.associations import ASSOCIATIONS_TABLE
+    from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE
+    from heatlas.pipeline.statistics.groups.subgroups import MAIN_EFFECTS_TABLE
+    from heatlas.pipeline.statistics.harmonisation.tables import SITE_EFFECTS_TABLE
+    from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_TABLE
 
-    columns = {
-        "associations": ASSOCIATIONS_COLUMNS, "group_comparisons": COMPARISONS_COLUMNS, "site_effects": EFFECT_COLUMNS,
-        "main_effects": MAIN_EFFECTS_COLUMNS, "progression": PROGRESSION_COLUMNS,
-    }  # fmt: skip
+    tables = (
+        ASSOCIATIONS_TABLE, GROUP_COMPARISONS_TABLE, SITE_EFFECTS_TABLE, MAIN_EFFECTS_TABLE, PROGRESSION_TABLE,
+    )  # fmt: skip
+    columns = {table.name: table.meanings for table in tables}
     for asked in QUESTIONS.values():
         for question in asked.values():
             used = {*question.rows, question.p, question.estimate, *question.interval}

@@ -154,7 +154,7 @@ def test_a_statistic_with_its_section_is_one_file_and_two_entries(tmp_path) -> N
     line = "from heatlas.pipeline.statistics.groups.toy import TOY_TABLE, toy_table"
     added(tmp_path, "pipeline/statistics/groups/toy.py", "statistic", {
         "pipeline/statistics/stage.py": {
-            "from heatlas.pipeline.statistics.groups.fairness import FAIRNESS_TABLE, fairness_tables": line,
+            "from heatlas.pipeline.statistics.groups.fairness import fairness_tables": line,
             '    Analysis("normative", normative_tables, NORMATIVE_TABLES),':
                 '    Analysis("toy", toy_table, (TOY_TABLE,)),',
         },

@@ -14,7 +14,7 @@ from statsmodels.stats.meta_analysis import combine_effects, effectsize_smd
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.statistics.data.members import TwoGroups
-from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
+from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
 from heatlas.pipeline.statistics.groups.gains import between_variance, gain_floor, log_gain, shrink
 from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, MOSTLY_ALIKE, OF_P, OF_RANKS, SMALL_GROUPS
 
@@ -122,7 +122,7 @@ HIPPOCAMPUS = GROUPS.index("Hippocampus")
 
 def table_of(inputs):
     table = comparisons_tables(inputs)
-    assert list(table.columns) == list(COMPARISONS_COLUMNS)
+    assert list(table.columns) == list(GROUP_COMPARISONS_TABLE.meanings)
     return table
 
 

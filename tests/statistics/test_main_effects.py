@@ -12,7 +12,7 @@ from folded_cohort import GROUPS, MAPS, inputs_of, quick_config, scans_of
 from statsmodels.regression.linear_model import RegressionResults
 
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.groups.subgroups import MAIN_EFFECTS_COLUMNS, main_effects_tables
+from heatlas.pipeline.statistics.groups.subgroups import MAIN_EFFECTS_TABLE, main_effects_tables
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds, with_variances
 
 PUTAMEN = GROUPS.index("Putamen")
@@ -40,7 +40,7 @@ def cohort(sex_effect: float = 0.0, coil: float = 0.0, n: int = 36, **statistics
 
 def table_of(inputs: StatisticsInputs) -> pd.DataFrame:
     table = main_effects_tables(inputs)
-    assert list(table.columns) == list(MAIN_EFFECTS_COLUMNS)
+    assert list(table.columns) == list(MAIN_EFFECTS_TABLE.meanings)
     return table.set_index(["source", "variable", "group"]).sort_index()
 
 

@@ -15,7 +15,7 @@ from heatlas.pipeline.run.declared import Form
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.statistics.associations.associations import (
     EXCHANGED,
-    PRIMARY_COLUMNS,
+    PRIMARY_TABLE,
     associations_tables,
     primary_tables,
 )
@@ -27,7 +27,7 @@ NUMBERS = ["r", "ci_low", "ci_high", "p", "slope", "n_participants", "n_scans", 
 
 def primary_of(inputs) -> pd.Series:
     table = primary_tables(inputs)
-    assert list(table.columns) == list(PRIMARY_COLUMNS)
+    assert list(table.columns) == list(PRIMARY_TABLE.meanings)
     assert len(table) == 1
     return table.iloc[0]
 

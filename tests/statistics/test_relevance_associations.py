@@ -18,7 +18,7 @@ from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.associations.associations import (
-    ASSOCIATIONS_COLUMNS,
+    ASSOCIATIONS_TABLE,
     SMALL_CLASS,
     ParticipantValues,
     associations_tables,
@@ -187,7 +187,7 @@ def test_sign_flips_are_exact_for_symmetric_values_and_near_it_for_skewed_ones()
 
 def table_of(inputs):
     table = associations_tables(inputs)
-    assert list(table.columns) == list(ASSOCIATIONS_COLUMNS)
+    assert list(table.columns) == list(ASSOCIATIONS_TABLE.meanings)
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from heatlas.pipeline.statistics.data.values import RelevanceValues, participant
 from heatlas.pipeline.statistics.groups.summaries import demographic_tests, demographics, region_summary
 from heatlas.pipeline.statistics.resampling.means import FEW, HALL
 from heatlas.pipeline.statistics.stage import analyse
+from heatlas.pipeline.statistics.tables import sections
 
 TABLES = (
     "demographics", "performance", "roc", "region_summary", "group_comparisons", "volume_points", "volume_association",
@@ -212,3 +214,9 @@ def test_densest_regions_have_places_in_the_positive_class(data):
         place = own["mean_density"].rank(ascending=False)
         assert ((own["place_low"] <= place) & (place <= own["place_high"])).all()
         assert own["place_low"].min() == 1
+
+
+def test_what_is_usual_is_left_out_of_several_tables() -> None:
+    tables = [section for name, section in sections().items() if name not in ("words", "usual")]
+    left_out = Counter(name for table in tables for name, text in table["columns"].items() if not text)
+    assert not {name for name in sections()["usual"] if left_out[name] < 2}

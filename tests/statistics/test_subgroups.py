@@ -20,15 +20,15 @@ from heatlas.pipeline.statistics.data.members import levels_of, welch_within
 from heatlas.pipeline.statistics.data.values import RelevanceValues
 from heatlas.pipeline.statistics.groups import fairness as subgroup_module
 from heatlas.pipeline.statistics.groups.fairness import (
-    FAIRNESS_COLUMNS,
+    FAIRNESS_TABLE,
     Answers,
     _caveat,
     fairness_tables,
     subgroup_difference,
 )
 from heatlas.pipeline.statistics.groups.subgroups import (
-    INTERACTIONS_COLUMNS,
-    SUBGROUPS_COLUMNS,
+    INTERACTIONS_TABLE,
+    SUBGROUPS_TABLE,
     _with_class_difference,
     interactions_tables,
     subgroups_tables,
@@ -55,15 +55,15 @@ def checked(table, columns):
 
 
 def subgroups(inputs):
-    return checked(subgroups_tables(inputs), SUBGROUPS_COLUMNS)
+    return checked(subgroups_tables(inputs), SUBGROUPS_TABLE.meanings)
 
 
 def interactions(inputs):
-    return checked(interactions_tables(inputs), INTERACTIONS_COLUMNS)
+    return checked(interactions_tables(inputs), INTERACTIONS_TABLE.meanings)
 
 
 def fairness(inputs):
-    return checked(fairness_tables(inputs), FAIRNESS_COLUMNS)
+    return checked(fairness_tables(inputs), FAIRNESS_TABLE.meanings)
 
 
 def frame_of(*people_values, column="x"):

@@ -1,56 +1,47 @@
 """Correlation of regional relevance with biomarkers over participants, and the primary outcome among them.
 
-Each participant is one point: relevance, biomarker and covariates are averaged over their scans. Participants are
-permuted (Freedman & Lane 1983), within test folds and with fold as a covariate, since each fold's maps come from its
-own network. All regions, maps and metrics share the permutations, so the maximum correlation of each permutation gives
-family-wise p values. A family is all tests of one biomarker, group of scans and estimator; different biomarkers are
-different questions and are not corrected for each other.
+Each participant is one point (means over their scans). Participants are permuted (Freedman & Lane 1983) within test
+folds and with fold held. A family is all regions, maps and metrics of one biomarker, group of scans and estimator,
+which share the permutations; different biomarkers are different questions and are not corrected for each other.
 
 *The primary outcome* is one partial correlation, named in the settings before any result: by default the evidence of
 the hippocampus (without an evidence map, its share of the run's first map) with hippocampal volume divided by
-intracranial volume, over the participants of all classes, with the class, the test fold and the covariates held. Images
-that enter registered bring no volume of the hippocampus: then the first other measure that is there (`FALLBACKS`). The
-choice looks at which columns have values, never at the values, so it is still made before any result. A row of
-``associations.tsv`` that asks the same has the same numbers. It is one test, so its p needs no correction.
+intracranial volume, over all classes, with class, test fold and covariates held; where there is no such volume, with
+the first other measure that is there (`FALLBACKS`). The choice looks at which columns have values, never at the values.
+It is one test, so its p needs no correction; a row of ``associations.tsv`` that asks the same has the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import label_of, members_of
-from heatlas.pipeline.statistics.data.values import RelevanceColumns, joined, kinds_of, untested
-from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_r, places_by, write_places
+from heatlas.pipeline.statistics.data.values import RelevanceColumns, family_of, joined, kinds_of, stacked, untested
+from heatlas.pipeline.statistics.groups.gains import influence_on_r, write_places
 from heatlas.pipeline.statistics.groups.subgroups import CLASS
 from heatlas.pipeline.statistics.linear.correlation import MatchedTest, Method, matched_test, partial_correlation, ranks
 from heatlas.pipeline.statistics.linear.design import Design
-from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, inference
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD, fold_of_units, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.requested import Biomarker, biomarker_of, own_volume_note
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
+from heatlas.pipeline.statistics.tables import declared
 
-METHODS: Mapping[str, Method] = {
-    "pearson": "pearson",
-    "spearman": "spearman",
-    "partial": "pearson",
-    "partial spearman": "spearman",
-}
+PARTIAL: Mapping[str, Method] = {"partial": "pearson", "partial spearman": "spearman"}
+METHODS: Mapping[str, Method] = {"pearson": "pearson", "spearman": "spearman", **PARTIAL}
 TARGET = "target"
-PARTIAL = ("partial", "partial spearman")
 MIN_PARTICIPANTS = 4
 """With three participants a confidence interval spans nearly all correlations."""
 SMALL, SHARE = 60, 0.4
@@ -60,43 +51,17 @@ SMALL_CLASS = (
 )
 """Caveat by the sizes of the classes: so few people do not show how much they vary (docs/benchmarks/statistics.md)."""
 
-ASSOCIATIONS_COLUMNS = {
-    "biomarker": "Column of scans.tsv or clinical.tsv, ratio of two columns, or a volume; own volume: volume of the "
-    "region in the same row; for a regression task also target and corrected_gap of predictions.tsv",
-    "scan_group": "Scans included: all, a class, or TP, FP, TN, FN",
-    "estimator": "pearson or spearman; partial: Pearson adjusted for the covariates; partial spearman: the same on "
-    "ranks. All are adjusted for the test fold where covariates lists it",
-    "covariates": "Covariates adjusted for (test fold only for pearson and spearman); n/a for none",
-    "map": "Relevance map; n/a if the biomarker cannot be used",
-    **described("group"),
-    "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
-    "r": "Correlation over participants (each participant's scans averaged first), within test folds if adjusted for "
-    "fold; the effect size",
-    "ci_low": "Lower bound of the confidence interval over participants",
-    "ci_high": "Upper bound of the confidence interval",
-    **inference("interval"),
-    **places_by("r", "all but Pearson's and partial r with the target"),
-    "slope": f"Change of relevance per unit of the biomarker, adjusted for the covariates, if for fold {EVEN}; n/a for "
-    "ranks",
-    **inference("p"),
-    "p_fwe": "Family-wise p: corrected by the largest |r| of each permutation over the family",
-    **inference("p_fdr", "family", "n_participants", "n_scans", "n_permutations", "exact", "note"),
-}
-ASSOCIATIONS_TABLE = Table(
-    "associations", ASSOCIATIONS_COLUMNS, "biomarker, map, region, metric, estimator and group of scans",
-    "Does relevance follow clinical measures and volumes?", filled=("n_participants",), later=tuple(PLACES),
-    inference=Inference("exploratory", "all regions, maps and metrics of one biomarker, group of scans and estimator"),
-)  # fmt: skip
+ASSOCIATIONS_TABLE = declared("associations")
 
 
 @dataclass(frozen=True, eq=False)
 class ParticipantValues:
-    """One row per participant.
+    """One row per participant: relevance (participants, columns), biomarker (participants, 1 or groups), nuisance.
 
-    Shapes: relevance (participants, columns); biomarker (participants, 1 or groups); nuisance (participants, q),
-    intercept first. `covariates` names the other columns of nuisance; `note` says what was left out. `spreads`
-    (participants,) of 0 and 1: a small class and the others, which keep a spread of their own under permutation of
-    Pearson's correlation; None where classes are large or alike in size. `caveat`: what to say where they do not.
+    nuisance (participants, q) has the intercept first; `covariates` names its other columns; `note` says what was left
+    out. `spreads` (participants,) of 0 and 1: a small class and the others, which keep a spread of their own under
+    permutation of Pearson's correlation; None where classes are large or alike in size. `caveat`: what to say where
+    they do not.
     """
 
     relevance: Floats
@@ -124,8 +89,7 @@ def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             continue
         for scan_group in settings.associations.scan_groups if classes else ("all",):
             blocks += _of_biomarker(inputs, columns, biomarker, scan_group)
-    table = pd.concat(blocks, ignore_index=True) if blocks else pd.DataFrame(columns=list(ASSOCIATIONS_COLUMNS))
-    return table[list(ASSOCIATIONS_COLUMNS)]
+    return stacked(ASSOCIATIONS_TABLE, blocks)
 
 
 def _of_biomarker(
@@ -154,16 +118,12 @@ def _of_biomarker(
         except BadInputError as error:
             why = str(error).replace("_biomarker", biomarker.name)
             block = untested(ASSOCIATIONS_TABLE, biomarker=biomarker.name, note=why)
-        blocks.append(block.assign(**base).reindex(columns=list(ASSOCIATIONS_COLUMNS)))
+        blocks.append(block.assign(**base).reindex(columns=list(ASSOCIATIONS_TABLE.meanings)))
     return blocks
 
 
 def points_of(
-    inputs: StatisticsInputs,
-    columns: RelevanceColumns,
-    biomarker: Biomarker,
-    members: NDArray[np.bool_],
-    covariates: str,
+    inputs: StatisticsInputs, columns: RelevanceColumns, biomarker: Biomarker, members: Flags, covariates: str
 ) -> ParticipantValues:
     """Participant means of the scans without missing values.
 
@@ -242,7 +202,12 @@ def rows_of(
         table = table.assign(n_permutations=len(permutations), exact=permutations.exact, slope=matched.slope)
         test: MatchedTest | PermutationTest = matched
     else:
-        test = _common_test(points, biomarker.name, method, settings, rng, kinds)
+        names = (biomarker.name, *(f"covariate {i}" for i in range(points.nuisance.shape[1])))
+        design = Design(points.biomarker, points.nuisance, np.arange(len(relevance), dtype=np.intp), {}, names, {})
+        spreads = None if points.spreads is None or method == "spearman" else points.spreads.tolist()
+        test = partial_correlation(
+            points.relevance, design, points.exchange, Resampling.orders(settings, rng), method, kinds, spreads
+        )
         table = table.assign(n_permutations=test.n_permutations, exact=test.exact, slope=test.coefficients[0])
     if method == "spearman":
         table["slope"] = np.nan
@@ -250,55 +215,18 @@ def rows_of(
         r=test.partial_r, ci_low=test.low, ci_high=test.high, p=test.p, p_fwe=test.p_fwe, p_fdr=test.p_fdr
     )
     table["interval"] = np.where(np.isnan(test.low), NO_INTERVAL, TEST_INTERVAL)
-    n_tests = int(table["p"].notna().sum())
-    table["family"] = f"{n_tests} regions x maps x metrics" if n_tests else "none"
+    table["family"] = family_of(test.p, "regions x maps x metrics")
     mended = method == "pearson" and points.spreads is not None and not biomarker.per_group
     caveat = None if mended else points.caveat
     table["note"] = [joined(problem, points.note, None if problem else caveat) for problem in test.problems]
     return table
 
 
-def _common_test(
-    points: ParticipantValues,
-    name: str,
-    method: Method,
-    settings: StatisticsConfig,
-    rng: np.random.Generator,
-    kinds: Sequence[str],
-) -> PermutationTest:
-    """Test one biomarker in all columns."""
-    names = (name, *(f"covariate {i}" for i in range(points.nuisance.shape[1])))
-    rows = np.arange(len(points.relevance), dtype=np.intp)
-    design = Design(points.biomarker, points.nuisance, rows, {}, names, {})
-    return partial_correlation(
-        points.relevance, design, points.exchange, Resampling.orders(settings, rng), method, kinds,
-        None if points.spreads is None or method == "spearman" else points.spreads.tolist(),
-    )  # fmt: skip
-
-
 AUTO = "auto"
 FALLBACKS = ("hippocampus/tiv", "hippocampus", "nwbv", "mmse")
 """What ``biomarker = "auto"`` stands for: the first that any explained scan has; volumes before scores."""
 EXCHANGED = "residuals of participants given the covariates (Freedman-Lane)"
-_SAME = (
-    "map", "metric", "group", "biomarker", "scan_group", "covariates", "r", "ci_low", "ci_high", "interval", "slope",
-    "p", "n_participants", "n_scans", "n_permutations", "exact", "note",
-)  # fmt: skip
-PRIMARY_COLUMNS = {name: ASSOCIATIONS_COLUMNS[name] for name in _SAME} | {
-    "map": "Relevance map: as [statistics.primary] map says, or the first evidence map of the run, or its first map",
-    "metric": "density, sum (of an evidence map: evidence in logits), gain or share (sum divided by the absolute sums "
-    "of all regions)",
-    "biomarker": "What relevance is correlated with: a column, a ratio of two columns, or a volume",
-    "scan_group": "Scans included: all (with the class held), a class, or TP, FP, TN, FN",
-    "covariates": "Covariates held, with fold for the test fold; n/a if there is no value",
-    "p": "Two-sided permutation p over participants, (b+1)/(m+1)",
-    "exchanged": "What a permutation exchanges",
-}
-PRIMARY_TABLE = Table(
-    "primary", PRIMARY_COLUMNS, "run", "What is the answer to the primary question, named before any result?",
-    filled=("metric", "group", "biomarker", "scan_group", "n_participants"),
-    inference=Inference("primary", "this one test"),
-)  # fmt: skip
+PRIMARY_TABLE = declared("primary")
 
 
 def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -318,7 +246,7 @@ def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         row = untested(ASSOCIATIONS_TABLE, biomarker=chosen, note=reason).assign(exchanged=None)
     named = {"map": name, "metric": metric, "group": asked.region, "biomarker": chosen}
     row = row.assign(**named, scan_group=label_of(inputs, asked.scan_group), note=joined(why, row["note"].iloc[0]))
-    return row[list(PRIMARY_COLUMNS)]
+    return row[list(PRIMARY_TABLE.meanings)]
 
 
 def _require_defined(inputs: StatisticsInputs, name: str | None) -> None:

@@ -1,20 +1,14 @@
 """Hippocampal volume against hippocampal relevance in true positives (Böhle et al. 2019, figure 8), by participant.
 
-False positives stand beside the true ones among the points, as in that figure; no correlation has them.
+The primary analysis has one point per participant: means over their true-positive scans, centred within test folds,
+participants permuted within folds. Means over different numbers of scans differ in precision, so exchangeability is
+approximate; a simulation in the tests shows that the error rate holds. The correlation over scans, as the founding
+study reported it, permutes whole participants with the same number of scans. False positives stand among the points.
 
-The primary analysis has one point per participant: the means of both variables over their true-positive scans. Each
-fold's maps come from its own network, so both variables are centred within test folds and participants are permuted
-within folds (`pipeline.statistics.linear.fold_effect`). Means over different numbers of scans differ in precision, so
-exchangeability is approximate; a simulation in the tests shows that the error rate holds. The correlation over scans
-that the founding study reported is given as a description; its p permutes whole participants with the same number of
-scans.
-
-Whether the two change together within a person is another question, answered by the repeated-measures correlation
-(Bakdash & Marusich 2017), the correlation of deviations from participants' means. Its p flips the signs of all of a
-participant's deviations in relevance together: under the null hypothesis relevance is as likely to rise as to fall
-whatever the volume does. Permuting visits would test that nobody changes: where relevance drifts at random while
-hippocampi shrink, it rejects in up to 15 % at a nominal 5 %. Ranks of a few visits carry little information, so only
-Pearson is offered.
+Whether the two change together within a person is answered by the repeated-measures correlation (Bakdash & Marusich
+2017), that of deviations from participants' means. Its p flips the signs of all of a participant's deviations in
+relevance together; permuting visits would test that nobody changes, and rejects up to 15 % at 5 % where relevance
+drifts at random while hippocampi shrink. Ranks of a few visits carry little information: only Pearson is offered.
 """
 
 from __future__ import annotations
@@ -25,17 +19,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Indices
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.values import RelevanceValues, joined, participant_codes, participant_means
+from heatlas.pipeline.statistics.data.values import (
+    RelevanceValues,
+    joined,
+    participant_codes,
+    participant_means,
+    stacked,
+)
 from heatlas.pipeline.statistics.linear.correlation import (
     ESTIMATORS,
     FISHER,
@@ -50,6 +48,7 @@ from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import sign_flips
+from heatlas.pipeline.statistics.tables import declared
 
 REGION = "Hippocampus"
 VOLUME = "hippocampus_mm3"
@@ -63,51 +62,8 @@ SKEWED = (
     "Pearson's r misses up to 11 %; that of Spearman's does not"
 )
 
-ASSOCIATION_COLUMNS = {
-    "map": "Relevance map whose sum over both hippocampi is correlated with their volume, over true-positive scans",
-    "volume": "hippocampus_mm3, or hippocampus/tiv: divided by total intracranial volume",
-    "unit": "participant: means over each participant's scans (primary); scan: one point per scan (descriptive); "
-    "within participant: deviations from participants' means, for those with several visits, i.e. whether relevance "
-    "and volume change together (repeated-measures correlation, not adjusted for time)",
-    "estimator": "pearson or spearman; within participant: pearson only",
-    "r": "Correlation coefficient, within test folds if fold_held",
-    "fold_held": "Whether the correlation is adjusted for the test fold (each fold's maps come from its own network)",
-    "ci_low": "Lower bound of the interval of r",
-    **described("ci_high"),
-    "interval": "Fisher z: Student's t in Fisher's z, with the error from each participant's influence on r; made to "
-    "exclude 0 exactly where p is at most 1 - confidence; none",
-    "p": "Two-sided permutation p over participants, within test folds if fold_held (scan: between participants with "
-    "the same number of scans; within participant: flipping the signs of participants' changes in relevance); "
-    "(b+1)/(m+1), or exact",
-    **described("p_fdr", "family"),
-    "n_participants": "Participants with a true-positive scan and a volume; within participant: with several",
-    "n_scans": "True-positive scans with a volume of these participants",
-    "n_permutations": "Number of permutations or sign flips",
-    "exact": "true if all distinct permutations or flips were used",
-    **described("note"),
-}
-VOLUME_ASSOCIATION_TABLE = Table(
-    "volume_association", ASSOCIATION_COLUMNS, "map, volume, unit and estimator",
-    "Does relevance in the hippocampus follow its volume?", filled=("map", "volume", "unit", "estimator", "fold_held",
-    "n_participants", "n_scans"),
-    inference=Inference("secondary", "all maps of one volume, unit and estimator"),
-)  # fmt: skip
-POINT_COLUMNS = {
-    **described("participant_id", "session_id"),
-    "scan_id": "Identifier of the image in its source; scans predicted to be of the positive class",
-    "outcome": "TP, of which the correlations are, or FP, drawn beside them",
-    "fold": "Test fold, whose maps come from one network",
-    **described("map"),
-    "relevance_sum": "Sum of the map over both hippocampi",
-    "hippocampus_mm3": "Volume of both hippocampi in mm3",
-    "tiv_mm3": "Total intracranial volume in mm3",
-    "hippocampus_per_tiv": "hippocampus_mm3 divided by tiv_mm3",
-    "hippocampus_source": "Source of the hippocampal volume, or why there is none",
-}
-VOLUME_POINTS_TABLE = Table(
-    "volume_points", POINT_COLUMNS, "participant and map", "The points behind volume_association",
-    filled=("participant_id", "map", "fold", "outcome"), finite=True,
-)  # fmt: skip
+VOLUME_ASSOCIATION_TABLE = declared("volume_association")
+VOLUME_POINTS_TABLE = declared("volume_points")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +72,8 @@ class VolumePairs:
 
     volume: Floats
     relevance: Floats
-    codes: NDArray[np.intp]
-    fold: NDArray[np.intp]
+    codes: Indices
+    fold: Indices
 
     @property
     def n_participants(self) -> int:
@@ -129,7 +85,6 @@ class VolumePairs:
         return VolumePairs(means[0], means[1], np.arange(len(means[0])), self.fold[first])
 
     def within_participants(self) -> VolumePairs:
-        """Deviations from participants' means, for participants with several rows."""
         repeated = np.bincount(self.codes)[self.codes] > 1
         codes = np.unique(self.codes[repeated], return_inverse=True)[1].astype(np.intp)
         volume, relevance = (centred_within(values[repeated], codes) for values in (self.volume, self.relevance))
@@ -150,7 +105,7 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
     """
     positive = np.flatnonzero(values.scans["outcome"].isin(["TP", "FP"]))
     if REGION not in values.groups or not len(positive):
-        return pd.DataFrame(columns=list(POINT_COLUMNS))
+        return VOLUME_POINTS_TABLE.frame()
     sums = values.sums[positive, :, values.groups.index(REGION)]
     keys = ["participant_id", "session_id", "scan_id", "outcome", "fold"]
     identity = values.scans.iloc[positive][keys].reset_index(drop=True)
@@ -162,17 +117,13 @@ def volume_points(values: RelevanceValues, scans: Sequence[Scan]) -> pd.DataFram
     tiv = identity["tiv_mm3"].where(identity["tiv_mm3"] > 0)
     identity["hippocampus_per_tiv"] = identity["hippocampus_mm3"] / tiv
     blocks = [identity.assign(map=name, relevance_sum=sums[:, i]) for i, name in enumerate(values.maps)]
-    return pd.concat(blocks, ignore_index=True)[list(POINT_COLUMNS)]
+    return stacked(VOLUME_POINTS_TABLE, blocks)
 
 
 def volume_association(
     points: pd.DataFrame, maps: Sequence[str], has_region: bool, settings: StatisticsConfig, seed: int
 ) -> pd.DataFrame:
-    """Correlations for every map, volume, unit and estimator; columns of `ASSOCIATION_COLUMNS`.
-
-    `points` are the true positives of `volume_points`; `has_region` says whether the atlas has the bilateral
-    group `REGION`. A row without a value has the reason in its note.
-    """
+    """Correlations for every map, volume, unit and estimator over the true positives of `volume_points`."""
     rows = []
     for volume, column in ((VOLUME, "hippocampus_mm3"), (ADJUSTED, "hippocampus_per_tiv")):
         for unit in UNITS:
@@ -182,12 +133,12 @@ def volume_association(
                 note = _note(rows_of_map, with_both, column, has_region)
                 # One random stream per volume and unit: all maps and both estimators share permutations.
                 rng = generator(seed, "statistics", "volume_association", volume, unit)
-                paired, why = _points(with_both, column, settings.fold_effect)
+                pairs, why = _pairs(with_both, column, settings.fold_effect)
                 rows += [
                     {"map": name, "volume": volume, "unit": unit} | row
-                    for row in _rows(paired, unit, joined(note, why), settings, rng)
+                    for row in _rows(pairs, unit, joined(note, why), settings, rng)
                 ]
-    table = pd.DataFrame(rows, columns=[name for name in ASSOCIATION_COLUMNS if name not in ("p_fdr", "family")])
+    table = VOLUME_ASSOCIATION_TABLE.without("p_fdr", "family").frame(rows)
     return add_false_discovery_rate(table, ["volume", "unit", "estimator"], "maps")
 
 
@@ -200,7 +151,7 @@ def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataF
     return {"volume_points": inputs.as_named(points), "volume_association": table}
 
 
-def _points(rows: pd.DataFrame, column: str, hold: bool) -> tuple[VolumePairs, str | None]:
+def _pairs(rows: pd.DataFrame, column: str, hold: bool) -> tuple[VolumePairs, str | None]:
     """The points, and why they are not adjusted for fold if they should be."""
     codes, _ = participant_codes(rows["participant_id"].tolist())
     fold, why = fold_of_participants(rows, hold) if len(rows) else (np.zeros(0, np.intp), None)
@@ -229,30 +180,23 @@ def _note(rows: pd.DataFrame, with_both: pd.DataFrame, column: str, has_region: 
 def _rows(
     scans: VolumePairs, unit: str, note: str | None, settings: StatisticsConfig, rng: np.random.Generator
 ) -> list[dict[str, Any]]:
-    points = _of_unit(scans, unit)
+    points = scans
+    if len(scans.codes):
+        of_unit = scans.per_participant() if unit == "participant" else scans
+        points = scans.within_participants() if unit == WITHIN else of_unit.within_folds()  # both centre within folds
     basis = scans if unit == "participant" else points
     counts: dict[str, Any] = {"n_participants": basis.n_participants, "n_scans": len(basis.volume)}
     counts |= {"fold_held": bool(points.fold.any())}
     problem = _problem(points, " with several scans" if unit == WITHIN else "")
-    empty = {"r": np.nan, "ci_low": np.nan, "ci_high": np.nan, "interval": NO_INTERVAL, "p": np.nan}
     if problem:
         why = note if len(scans.codes) == 0 else joined(problem, note)
-        blank = empty | counts | {"n_permutations": 0, "exact": False, "note": why}
+        blank = _NO_TEST | counts | {"r": np.nan, "n_permutations": 0, "exact": False, "note": why}
         return [{"estimator": estimator} | blank for estimator in (("pearson",) if unit == WITHIN else ESTIMATORS)]
     tested = _flip_signs(points, settings, rng) if unit == WITHIN else _permute(points, settings, rng)
     return [
         {"estimator": estimator} | counts | row | {"note": joined(row["note"], note)}
         for estimator, row in tested.items()
     ]
-
-
-def _of_unit(scans: VolumePairs, unit: str) -> VolumePairs:
-    """Points of one unit of analysis."""
-    if not len(scans.codes):
-        return scans
-    if unit == WITHIN:
-        return scans.within_participants()  # also centres within folds
-    return (scans.per_participant() if unit == "participant" else scans).within_folds()
 
 
 _Tests = Mapping[str, dict[str, Any]]
@@ -309,11 +253,9 @@ def _test_row(
     on_a_line, low, high = abs(r) >= 1 - 1e-12, np.nan, np.nan
     if not on_a_line:
         low, high = fisher_interval(r, t, *of_z, float(critical), float(p[0]), settings.confidence)
-    return {
-        "r": float(r), "ci_low": low, "ci_high": high, "interval": NO_INTERVAL if np.isnan(low) else FISHER,
-        "p": float(p[0]), "n_permutations": len(null), "exact": exact,
-        "note": "no interval: all points lie on one line" if on_a_line else None,
-    }  # fmt: skip
+    row = {"r": float(r), "ci_low": low, "ci_high": high, "interval": NO_INTERVAL if np.isnan(low) else FISHER}
+    note = "no interval: all points lie on one line" if on_a_line else None
+    return row | {"p": float(p[0]), "n_permutations": len(null), "exact": exact, "note": note}
 
 
 def _problem(points: VolumePairs, which: str) -> str | None:

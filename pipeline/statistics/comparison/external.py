@@ -18,7 +18,6 @@ from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -31,7 +30,6 @@ from heatlas.pipeline.statistics.data.values import INTENSITY, participant_codes
 from heatlas.pipeline.statistics.groups.summaries import TOTAL, demographics, welch
 from heatlas.pipeline.statistics.images.differences import rank_correlation
 from heatlas.pipeline.statistics.performance.classification import (
-    CALIBRATION_COLUMNS,
     FEW,
     FEW_WRONG,
     calibration_table,
@@ -42,7 +40,6 @@ from heatlas.pipeline.statistics.performance.classification import (
 from heatlas.pipeline.statistics.resampling.bootstrap import (
     AS_IT_IS,
     FISHER,
-    INTERVAL_OF_SCALED,
     LOGIT,
     NO_INTERVAL,
     Intervals,
@@ -51,6 +48,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     with_exact_shares,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 MEASURES = ("auc", "balanced_accuracy", "sensitivity", "specificity", "brier", "probability_less_share")
 AREA_NOTE = "area of the run within folds (a network and its own test people), of the new cohort over all scans"
@@ -63,46 +61,12 @@ ATTENUATED = (
 )
 """What a rank correlation of estimated sizes cannot show (docs/benchmarks/statistics.md)."""
 
-COLUMNS = {
-    "part": "performance, regions, people, images or sites",
-    "measure": "auc, balanced_accuracy, sensitivity, specificity, brier, probability_less_share (mean probability less "
-    "share of the positive class: calibration in the large); rank_correlation (of Hedges' g of the classes over "
-    "regions, by density); share_positive (of participants); variables of demographics; intensity (of registered scans "
-    "of the negative class: median over regions of the absolute Hedges' g between the cohorts); known_sites (share of "
-    "the new participants)",
-    "label": "Class, or all",
-    "map": "Map of rank_correlation; n/a for other measures",
-    "run": "Value in the cohort of the run that the networks are from, out of fold",
-    "new": "Value in this cohort",
-    "estimate": "new less run; of regions the rank correlation, of variables with a standard deviation Hedges' g, of "
-    "images the median. Noise in g draws a rank correlation towards 0",
-    "ci_low": "Lower bound of the interval of estimate, participants of both cohorts drawn apart",
-    **described("ci_high"),
-    "interval": INTERVAL_OF_SCALED + "; Welch's t; Newcombe (square-and-add of the intervals of both cohorts: Wilson's "
-    "for shares of people, sensitivity and specificity, else that of performance.tsv); none",
-    "by_chance": "Of images: 95 % quantile of the estimate where people change cohorts at random",
-    "n_run": "Participants of the run",
-    "n_new": "Participants of this cohort",
-    "note": "Caveat, or why there is no value",
-}
-EXTERNAL_TABLE = Table(
-    "external_validation", COLUMNS, "measure, class and map",
-    "Does it hold in another cohort, and are the cohorts alike?",
-    filled=("part", "measure", "n_run", "n_new"),
-)  # fmt: skip
-EXTERNAL_CALIBRATION_TABLE = Table(
-    "external_calibration", {"cohort": "run: that the networks are from, out of fold; new: this one",
-                             **CALIBRATION_COLUMNS},
-    "cohort and bin of probability", "Do predicted probabilities match frequencies in both cohorts?",
-    filled=("cohort", "low", "high", "n_participants"),
-)  # fmt: skip
+EXTERNAL_TABLE = declared("external_validation")
+EXTERNAL_CALIBRATION_TABLE = declared("external_calibration")
 
 
 def external_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``external_validation`` and ``external_calibration``; none where the networks are the run's own.
-
-    BadInputError where the run that they are from has no tables of people.
-    """
+    """Tables ``external_validation`` and ``external_calibration``; none where the networks are the run's own."""
     folder = Path(inputs.config.training.networks_of)
     if not inputs.config.training.networks_of:
         return {}
@@ -131,7 +95,7 @@ class Cohorts:
 
 
 def _row(part: str, measure: str, n: tuple[int, int], **values: Any) -> dict[str, Any]:
-    nothing: dict[str, Any] = dict.fromkeys(COLUMNS) | {"interval": NO_INTERVAL}
+    nothing: dict[str, Any] = dict.fromkeys(EXTERNAL_TABLE.meanings) | {"interval": NO_INTERVAL}
     return nothing | {"part": part, "measure": measure, "label": TOTAL, "n_run": n[0], "n_new": n[1]} | values
 
 
@@ -160,12 +124,13 @@ def _performance(both: Cohorts) -> list[dict[str, Any]]:
     (run, of_run, n_run, few_run), (new, of_new, n_new, few_new) = sides
     notes = {"auc": AREA_NOTE, "brier": FEW_WRONG if min(few_run, few_new) < FEW else None}
     low, high = square_and_add((new, of_new.low, of_new.high), (run, of_run.low, of_run.high))
-    return [
-        _row("performance", name, (n_run, n_new), run=float(run[i]), new=float(new[i]),
-             estimate=float(new[i] - run[i]), ci_low=float(low[i]), ci_high=float(high[i]),
-             interval=NO_INTERVAL if np.isnan(low[i]) else NEWCOMBE, note=notes.get(name))
-        for i, name in enumerate(MEASURES)
-    ]  # fmt: skip
+    rows = []
+    for i, name in enumerate(MEASURES):
+        bounds: dict[str, Any] = {"ci_low": float(low[i]), "ci_high": float(high[i])}
+        bounds |= {} if np.isnan(low[i]) else {"interval": NEWCOMBE}
+        values = {"run": float(run[i]), "new": float(new[i]), "estimate": float(new[i] - run[i])}
+        rows.append(_row("performance", name, (n_run, n_new), **values, **bounds, note=notes.get(name)))
+    return rows
 
 
 def _measure(
@@ -194,9 +159,8 @@ def _measure(
     intervals = with_exact_shares(intervals, {i: (float(values[i]), min(people)) for i in (0, 1)}, settings.confidence)
     for i, n in ((2, people[1]), (3, people[0])):
         if n:
-            intervals.low[i], intervals.high[i] = proportion_confint(
-                values[i] * n, n, 1 - settings.confidence, "wilson"
-            )
+            bounds = proportion_confint(values[i] * n, n, 1 - settings.confidence, "wilson")
+            intervals.low[i], intervals.high[i] = bounds
     return values, intervals, len(names), min(people)
 
 
@@ -222,14 +186,15 @@ class _People:
     def strata(self) -> Indices:
         return strata_of(self.fold, self.is_first.astype(np.intp))
 
+    def weighted_g(self, weights: Floats) -> Floats:
+        return weighted_g(self.values, self.is_first, self.fold, weights)
+
 
 def weighted_g(values: Floats, is_first: Flags, block: Indices, weights: Floats) -> Floats:
-    """Difference of two groups in residual standard deviations, with blocks held, of weighted people.
+    """Difference of two groups in residual standard deviations, with blocks held, of weighted people; (draws, columns).
 
-    Without weights `hedges_g` but for its correction, which is the same in all columns and leaves ranks as they are.
-
-    `values`: (people, columns). `is_first`: (people,). `block`: (people,). `weights`: (draws, people). Returns (draws,
-    columns). NaN where nothing varies.
+    Without weights (draws, people) it is `hedges_g` but for its correction, which leaves ranks as they are. NaN where
+    nothing varies.
     """
     x, side = values - values.mean(axis=0), is_first.astype(float)
     total = [np.zeros((len(weights), x.shape[1])) for _ in range(2)]
@@ -259,13 +224,9 @@ def _regions(both: Cohorts) -> list[dict[str, Any]]:
         people = []
         for cohort, folds in ((both.run, True), (both.new, False)):
             place = [cohort.values.groups.index(group) for group in groups]
-            people.append(
-                _People.of(cohort, cohort.values.densities[:, cohort.values.maps.index(name)][:, place], folds)
-            )
-        g = [
-            weighted_g(cohort.values, cohort.is_first, cohort.fold, np.ones((1, len(cohort.fold))))[0]
-            for cohort in people
-        ]
+            densities = cohort.values.densities[:, cohort.values.maps.index(name)][:, place]
+            people.append(_People.of(cohort, densities, folds))
+        g = [cohort.weighted_g(np.ones((1, len(cohort.fold))))[0] for cohort in people]
         there = np.isfinite(g[0]) & np.isfinite(g[1])
         row = _row("regions", "rank_correlation", (len(people[0].fold), len(people[1].fold)), map=name)
         if there.sum() < FEWEST_REGIONS:
@@ -287,10 +248,7 @@ def agreement_over_regions(
 
     def agreement(weights: Floats) -> Floats:
         apart = np.split(weights, [len(people[0].fold)], axis=1)
-        drawn = [
-            weighted_g(cohort.values, cohort.is_first, cohort.fold, w) for cohort, w in zip(people, apart, strict=True)
-        ]
-        return rank_correlation(*drawn)[:, None]
+        return rank_correlation(*(cohort.weighted_g(w) for cohort, w in zip(people, apart, strict=True)))[:, None]
 
     intervals = scaled_intervals(agreement, strata, [FISHER], Resampling.draws(settings, rng))
     return {"estimate": float(agreement(np.ones((1, len(strata))))[0, 0]), **intervals.row()}
@@ -302,13 +260,19 @@ def _people(both: Cohorts) -> list[dict[str, Any]]:
         demographics(inputs.scans, inputs.config.cohort).set_index(["label", "variable"]) for _, inputs in both.named
     ]
     positive = both.new.config.cohort.positive
-    everyone, patients = ([len({scan.participant_id for scan in inputs.scans if label in (TOTAL, scan.label)})
-                           for _, inputs in both.named] for label in (TOTAL, positive))  # fmt: skip
-    shares = [people / max(n, 1) for people, n in zip(patients, everyone, strict=True)]
-    n = everyone[0], everyone[1]
+
+    def people_of(label: str) -> tuple[int, int]:
+        run, new = (
+            len({scan.participant_id for scan in inputs.scans if label in (TOTAL, scan.label)})
+            for _, inputs in both.named
+        )
+        return run, new
+
+    n, patients = people_of(TOTAL), people_of(positive)
+    shares = [people / max(everyone, 1) for people, everyone in zip(patients, n, strict=True)]
     confidence = both.new.config.statistics.confidence
-    rows = [_row("people", "share_positive", n, run=shares[0], new=shares[1])
-            | _of_shares(patients[1], n[1], patients[0], n[0], confidence)]  # fmt: skip
+    row = _row("people", "share_positive", n, run=shares[0], new=shares[1])
+    rows = [row | _of_shares(patients[1], n[1], patients[0], n[0], confidence)]
     for label, variable in tables[1].index.tolist():
         if variable == "scans":
             continue
@@ -321,9 +285,8 @@ def _people(both: Cohorts) -> list[dict[str, Any]]:
         else:
             values = [_values(inputs, label, variable) for _, inputs in both.named]
             test = welch(values[1], values[0], confidence)
-            row |= {"estimate": test["hedges_g"], "ci_low": test["hedges_g_low"], "ci_high": test["hedges_g_high"],
-                    "interval": NO_INTERVAL if np.isnan(test["hedges_g_low"]) else "Welch's t",
-                    "note": test["note"]}  # fmt: skip
+            row |= {"estimate": test["hedges_g"], "ci_low": test["hedges_g_low"], "ci_high": test["hedges_g_high"]}
+            row |= {"note": test["note"]} | ({} if np.isnan(test["hedges_g_low"]) else {"interval": "Welch's t"})
         rows.append(row)
     return rows
 
@@ -332,10 +295,9 @@ def _of_shares(new: int, n_new: int, run: int, n_run: int, confidence: float) ->
     """Difference of two shares with Newcombe's interval; nothing without people."""
     if not min(n_new, n_run):
         return {"note": "known of nobody in a cohort"}
-    low, high = square_and_add(*(
-        (count / n, *proportion_confint(count, n, 1 - confidence, "wilson"))
-        for count, n in ((new, n_new), (run, n_run))
-    ))  # fmt: skip
+    by_cohort = ((new, n_new), (run, n_run))
+    bounds = [(k / n, *proportion_confint(k, n, 1 - confidence, "wilson")) for k, n in by_cohort]
+    low, high = square_and_add(*bounds)
     return {"estimate": new / n_new - run / n_run, "ci_low": low, "ci_high": high, "interval": NEWCOMBE}
 
 
@@ -352,11 +314,10 @@ def _images(both: Cohorts) -> list[dict[str, Any]]:
     for _, inputs in both.named:
         people = {scan.scan_id: scan.participant_id for scan in inputs.scans if scan.label == label}
         table = inputs.image_regions
-        table = table[table["scan_id"].isin(people)] if len(table) else table
-        wide.append(
-            table.assign(who=table["scan_id"].map(people)).pivot_table(INTENSITY, "who", "group")
-            if len(table) else pd.DataFrame()
-        )  # fmt: skip
+        if len(table):
+            table = table[table["scan_id"].isin(people)]
+            table = table.assign(who=table["scan_id"].map(people))
+        wide.append(table.pivot_table(INTENSITY, "who", "group") if len(table) else pd.DataFrame())
     n = (len(wide[0]), len(wide[1]))
     row = _row("images", INTENSITY, n, label=label)
     groups = [name for name in wide[1].columns if name in wide[0].columns]
@@ -382,6 +343,6 @@ def _sites(both: Cohorts) -> dict[str, Any]:
     row = _row("sites", "known_sites", n)
     if not min(n):
         return row | {"note": "the site of nobody is known in a cohort"}
-    share = np.mean([site in sites_of_run for site in sites[1].values()])
-    return row | {"run": float(len(sites_of_run)), "new": float(len(set(sites[1].values()))), "estimate": float(share),
-                  "note": "run and new are numbers of sites"}  # fmt: skip
+    share = float(np.mean([site in sites_of_run for site in sites[1].values()]))
+    numbers = {"run": float(len(sites_of_run)), "new": float(len(set(sites[1].values()))), "estimate": share}
+    return row | numbers | {"note": "run and new are numbers of sites"}

@@ -1,29 +1,22 @@
 """Agreement of region rankings within a run: between folds, betas and methods.
 
-A ranking orders bilateral groups by their mean over participants. Folds differ in test participants and networks; betas
-and methods share both. Rankings of several runs (seeds, models) are compared by ``heatlas compare``.
-
-Agreement is Kendall's W, and the overlap of the top regions. W is 1 for identical rankings and about 1 / rankings for
-unrelated ones (Kendall & Babington Smith 1939), corrected for ties; it is Friedman's chi-squared divided by k (n - 1),
-which the tests check against scipy's `friedmanchisquare`. p values come from permuting each ranking independently, so
-no approximation for few rankings is needed. That null hypothesis is weak: regions differ in size, and every measure
-that follows size agrees. The overlap of the top regions by density, which does not depend on size, is the number to
-look at.
+A ranking orders bilateral groups by their mean over participants. Agreement is Kendall's W, 1 for identical rankings
+and about 1 / rankings for unrelated ones (Kendall & Babington Smith 1939), and the overlap of the top regions; p comes
+from permuting each ranking independently. That null hypothesis is weak: regions differ in size, and every measure that
+follows size agrees. The overlap by density, which does not depend on size, is the number to look at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -31,6 +24,7 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 from heatlas.pipeline.statistics.linear.permutations import p_value
+from heatlas.pipeline.statistics.tables import declared
 
 AT_ONCE = 500
 """Permutations per chunk; bounds memory (500 x 5 rankings x 68 regions: 1.4 MB)."""
@@ -62,7 +56,7 @@ def kendall_w(values: Floats) -> float:
     return float(spread / largest) if largest > 0 else float("nan")
 
 
-def tops(values: Floats, count: int) -> NDArray[np.bool_]:
+def tops(values: Floats, count: int) -> Flags:
     """Mask (k, n) of the `count` largest regions of each ranking; ties go to the first."""
     order = np.argsort(-values, axis=1, kind="stable")[:, :count]
     chosen = np.zeros(values.shape, bool)
@@ -70,7 +64,7 @@ def tops(values: Floats, count: int) -> NDArray[np.bool_]:
     return chosen
 
 
-def mean_overlap(chosen: NDArray[np.bool_]) -> Floats:
+def mean_overlap(chosen: Flags) -> Floats:
     """Share of top regions in common, averaged over pairs of rankings; shape (...) for chosen (..., k, n)."""
     k, count = chosen.shape[-2], chosen[..., 0, :].sum(axis=-1)
     times = chosen.sum(axis=-2)
@@ -103,31 +97,7 @@ def _spread(ranks: Floats) -> Floats:
 
 METRICS = ("sum", "density")
 
-AGREEMENT_COLUMNS = {
-    "between": "What the rankings differ in: folds, betas, methods or runs",
-    "map": "Relevance map; n/a if the rankings come from several maps",
-    "metric": "Metric that regions are ranked by: mean sum or mean density over participants",
-    "scans": "Scans included: all, or those of the positive class",
-    "rankings": "Names of the rankings",
-    "n_rankings": "Number of rankings",
-    "n_regions": "Bilateral groups with a value in every ranking",
-    "kendall_w": "Kendall's coefficient of concordance, corrected for ties: 1 for full agreement, about 1 / "
-    "n_rankings for unrelated rankings",
-    "p": "p of W from permuting each ranking independently, (b+1)/(m+1); a small p only says that the rankings are "
-    "not unrelated",
-    "top": "Number of top regions compared",
-    "overlap": "Share of the top regions that two rankings have in common, averaged over pairs",
-    "overlap_chance": "Expected overlap of unrelated rankings: top / n_regions",
-    "overlap_p": "p of the overlap, from the same permutations",
-    "n_permutations": "Permutations",
-    "n_participants": "Participants included (for folds: over all folds)",
-    **described("n_scans", "note"),
-}
-RANKING_AGREEMENT_TABLE = Table(
-    "ranking_agreement", AGREEMENT_COLUMNS, "what is compared, map, metric and group of scans",
-    "Do other networks, betas or methods rank the regions alike?",
-    inference=Inference("exploratory", "each row alone"),
-)  # fmt: skip
+RANKING_AGREEMENT_TABLE = declared("ranking_agreement")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +120,8 @@ def ranking_agreement_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 
 
 def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """One row per set of rankings; columns of `AGREEMENT_COLUMNS`."""
-    table = pd.DataFrame([_row(pair, settings, seed) for pair in rankings], columns=list(AGREEMENT_COLUMNS))
+    """One row per set of rankings; columns of `RANKING_AGREEMENT_TABLE`."""
+    table = RANKING_AGREEMENT_TABLE.frame(_row(pair, settings, seed) for pair in rankings)
     return table.astype(dict.fromkeys(("n_regions", "top", "n_permutations"), "Int64"))
 
 
@@ -161,16 +131,17 @@ def rankings_of_run(values: RelevanceValues) -> Iterator[Rankings]:
     methods = [*betas[:1], *(name for name in values.maps if beta_of(name) is None)]
     folds = values.scans["fold"].to_numpy()
     for scans, chosen in populations(values.scans["target"].to_numpy(float)).items():
+        people, n_scans = values.scans["participant_id"][chosen].nunique(), int(chosen.sum())
         for metric in METRICS:
             for m, map_name in enumerate(values.maps):
                 of_fold = {
                     f"fold {fold}": mean_over_people(values, metric, chosen & (folds == fold))[m]
                     for fold in np.unique(folds[chosen])
                 }
-                yield _of(values, "folds", map_name, metric, scans, chosen, of_fold)
+                yield Rankings("folds", map_name, metric, scans, of_fold, people, n_scans)
             means = dict(zip(values.maps, mean_over_people(values, metric, chosen), strict=True))
             for between, names in (("betas", betas), ("methods", methods)):
-                yield _of(values, between, None, metric, scans, chosen, {name: means[name] for name in names})
+                yield Rankings(between, None, metric, scans, {name: means[name] for name in names}, people, n_scans)
 
 
 def populations(target: Floats) -> dict[str, Flags]:
@@ -188,25 +159,10 @@ def mean_over_people(values: RelevanceValues, metric: str, chosen: Flags) -> Flo
     return means
 
 
-def _of(
-    values: RelevanceValues,
-    between: str,
-    map_name: str | None,
-    metric: str,
-    scans: str,
-    chosen: Flags,
-    rankings: Mapping[str, Floats],
-) -> Rankings:
-    people = values.scans["participant_id"][chosen].nunique()
-    return Rankings(between, map_name, metric, scans, rankings, people, int(chosen.sum()))
-
-
 def _row(rankings: Rankings, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(AGREEMENT_COLUMNS) | {
-        "between": rankings.between, "map": rankings.map, "metric": rankings.metric, "scans": rankings.scans,
-        "rankings": ", ".join(rankings.values) or None, "n_rankings": len(rankings.values),
-        "n_participants": rankings.n_participants, "n_scans": rankings.n_scans, "note": rankings.note,
-    }  # fmt: skip
+    row: dict[str, Any] = dict.fromkeys(RANKING_AGREEMENT_TABLE.meanings)
+    row |= {field.name: getattr(rankings, field.name) for field in fields(rankings) if field.name != "values"}
+    row |= {"rankings": ", ".join(rankings.values) or None, "n_rankings": len(rankings.values)}
     if len(rankings.values) < 2:
         return row | {"note": f"{counted(len(rankings.values), 'ranking')}; two are needed"}
     stacked = np.stack(list(rankings.values.values()))

@@ -1,11 +1,8 @@
 """Several runs of one cohort side by side: accuracy (McNemar), agreement of rankings, maps, and what both cost.
 
-Runs may differ in seed, settings or model, or be control runs. They are compared on the scans that all of them
-predicted with the same label; other scans are counted. The unit is the participant, correct if most of their scans are
-correct, or with half correct, if the first session is.
-
-Between families of networks, scores of maps and costs are those that each run recorded. Nothing is computed again: what
-a run did not measure is missing, and the note names the command that measures it.
+Runs are compared on the scans that all of them predicted with the same label; other scans are counted. The unit is the
+participant, correct if most of their scans are correct, or with half correct, if the first session is. Scores of maps
+and costs are those that each run recorded: what it did not measure is missing, and the note names the command.
 """
 
 from __future__ import annotations
@@ -19,21 +16,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.documents import known_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.comparison.rankings import (
     METRICS,
     Rankings,
@@ -44,46 +39,20 @@ from heatlas.pipeline.statistics.comparison.rankings import (
 from heatlas.pipeline.statistics.data.inputs import renamed
 from heatlas.pipeline.statistics.data.values import RelevanceValues, joined
 from heatlas.pipeline.statistics.resampling.bootstrap import (
-    INTERVAL_OF_SCALED,
     LOGIT,
     bootstrap_intervals,
     scaled_intervals,
     strata_of,
+    weighted_mean,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 MIN_PARTICIPANTS = 2
 """Fewer shared participants are refused."""
 ALIKE = "both are right and wrong about the same participants"
 
 
-MCNEMAR_TABLE = Table(
-    "mcnemar",
-    {
-        "run_a": "First run",
-        "run_b": "Second run",
-        "control_a": "Kind of control run of the first run; none for an ordinary run",
-        "control_b": "The same for the second run",
-        "n_participants": "Participants compared; correct if more than half of their scans are, or with half, if their "
-        "first session is",
-        "n_scans": "Scans predicted by every run",
-        "n_only_a": "Scans of the first run that are not compared, since another run lacks them",
-        "n_only_b": "The same for the second run",
-        "both_right": "Participants correct in both runs",
-        "only_a_right": "Participants correct only in the first run",
-        "only_b_right": "Participants correct only in the second run",
-        "both_wrong": "Participants wrong in both runs",
-        "accuracy_a": "Share of participants correct in the first run",
-        "accuracy_b": "Share of participants correct in the second run",
-        "difference": "accuracy_a - accuracy_b",
-        "ci_low": "Lower bound of the interval of difference over participants",
-        **described("ci_high"),
-        "interval": "Kind of bootstrap interval: BCa, percentile or none",
-        "p": "Two-sided exact McNemar test (binomial, over the participants correct in only one of the runs)",
-        "p_holm": "p adjusted over all pairs of runs (Holm)",
-        "note": "Caveat",
-    },
-    "two runs", "Is one of two runs more often right?", stage="compare", file="mcnemar.tsv",
-)  # fmt: skip
+MCNEMAR_TABLE = declared("mcnemar")
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,17 +148,11 @@ def mcnemar_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.Da
 
 
 def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: int) -> dict[str, Any]:
-    counts = [
-        [int((right_a & right_b).sum()), int((right_a & ~right_b).sum())],
-        [int((~right_a & right_b).sum()), int((~right_a & ~right_b).sum())],
-    ]
+    both, only_a = int((right_a & right_b).sum()), int((right_a & ~right_b).sum())
+    only_b, neither = int((~right_a & right_b).sum()), int((~right_a & ~right_b).sum())
     gain = right_a.astype(float) - right_b.astype(float)
-    settings = a.config.statistics
-    intervals = bootstrap_intervals(
-        lambda weights: weights @ gain / weights.sum(axis=1),
-        [0] * len(gain), Resampling.draws(settings, generator(seed, "compare", a.name, b.name)),
-    )  # fmt: skip
-    (both, only_a), (only_b, neither) = counts
+    draws = Resampling.draws(a.config.statistics, generator(seed, "compare", a.name, b.name))
+    intervals = bootstrap_intervals(lambda weights: weighted_mean(gain, weights), [0] * len(gain), draws)
     return {
         "run_a": a.name,
         "run_b": b.name,
@@ -207,7 +170,7 @@ def _pair(a: Run, b: Run, right_a: Flags, right_b: Flags, n_scans: int, seed: in
         "accuracy_b": float(right_b.mean()),
         "difference": float(gain.mean()),
         **intervals.row(),
-        "p": float(mcnemar(counts, exact=True).pvalue),
+        "p": float(mcnemar([[both, only_a], [only_b, neither]], exact=True).pvalue),
         "note": joined(too_few(len(gain)), intervals.notes[0] if only_a + only_b else ALIKE),
     }
 
@@ -253,65 +216,9 @@ def _means(values: RelevanceValues, ids: set[str], metric: str, map_name: str, g
     return chosen
 
 
-RUNS_TABLE = Table(
-    "family_comparison",
-    {
-        "run": "Run",
-        "architecture": "Family of its networks",
-        "n_participants": "Participants whom all runs predicted",
-        "n_scans": "Their scans",
-        "balanced_accuracy": "Mean of sensitivity and specificity over these scans",
-        "ci_low": "Lower bound of its interval over participants",
-        **described("ci_high"),
-        "interval": INTERVAL_OF_SCALED + "; none",
-        "n_networks": "Trained networks, one per fold",
-        "parameters": "Trained numbers of one network",
-        "training_seconds": "Mean over folds of the time that training took, on the machine of the run",
-        "explaining_seconds": "Mean over scans of the time for all maps of a scan and their tables, on the machine of "
-        "the run",
-        "note": "What is missing, and why",
-    },
-    "run", "How accurate and how large are the networks of each run, and how long did they take?", stage="compare",
-    file="family_comparison.tsv",
-)  # fmt: skip
-MAPS_TABLE = Table(
-    "map_comparison",
-    {
-        "run": "Run",
-        "architecture": "Family of its networks",
-        "map": "Relevance map, named as in file names",
-        "hits": "Planted groups among the first ten by Hedges' g between the classes",
-        "hits_found": "Planted groups among the first ten by mean density over patients whom the run's networks "
-        "recognised",
-        "n_planted": "Planted groups that `hits` counts",
-        "n_planted_found": "Planted groups that `hits_found` counts",
-        "auroc": "Probability that a planted group comes before another, by Hedges' g",
-        "auroc_mean": "The same by mean density over the positive class",
-        "enrichment": "Share of relevance in the planted groups over their share of the volume; 1: no more than by "
-        "chance",
-        "pointing": "Share of scans whose largest value lies in a region where the scan is known to differ",
-        "seconds": "Per scan and map, as `heatlas evaluate` measured it",
-        "passed": "Whether the map passed every test of `heatlas evaluate`",
-        "note": "What is missing, and the command that measures it",
-    },
-    "run and map", "How good are the maps of each run, where it was measured?", stage="compare",
-    file="map_comparison.tsv",
-)  # fmt: skip
-MAP_AGREEMENT_TABLE = Table(
-    "map_agreement",
-    {
-        "run_a": "First run",
-        "map_a": "Its map",
-        "run_b": "Second run",
-        "map_b": "Its map",
-        "spearman": "Rank correlation over bilateral groups of the mean density in scans of the positive class",
-        "n_regions": "Bilateral groups with a value in both",
-        "n_participants": "Participants of the positive class",
-        "note": "Why there is no value",
-    },
-    "two maps of two runs", "Do maps of different runs mark the same regions?", stage="compare",
-    file="map_agreement.tsv",
-)  # fmt: skip
+RUNS_TABLE = declared("family_comparison")
+MAPS_TABLE = declared("map_comparison")
+MAP_AGREEMENT_TABLE = declared("map_agreement")
 UNMEASURED = "no scores of maps: run heatlas evaluate on this run"
 
 
@@ -334,15 +241,10 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
     row: dict[str, Any] = {"run": run.name, "architecture": run.config.model.architecture, "n_scans": len(scans)}
     row |= {"n_participants": len(people)} | _costs(run, layout)
     if all(count.sum() > 0 for _, count in sides):
-        settings = run.config.statistics
         fold = table["fold"].to_numpy()[np.unique(codes, return_index=True)[1]]
         strata = strata_of(pd.factorize(fold)[0].astype(np.intp), (sides[0][1] > 0).astype(np.intp))
-        intervals = scaled_intervals(
-            lambda weights: statistic(weights)[:, None],
-            strata,
-            [LOGIT],
-            Resampling.draws(settings, generator(seed, "families", run.name)),
-        )
+        draws = Resampling.draws(run.config.statistics, generator(seed, "families", run.name))
+        intervals = scaled_intervals(lambda weights: statistic(weights)[:, None], strata, [LOGIT], draws)
         row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0]), **intervals.row()}
         row["note"] = joined(row.get("note"), intervals.notes[0])
     else:
@@ -350,7 +252,7 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
     return row
 
 
-def _per_person(codes: NDArray[np.intp], right: Floats, side: Flags) -> tuple[Floats, Floats]:
+def _per_person(codes: Indices, right: Floats, side: Flags) -> tuple[Floats, Floats]:
     """Right scans and scans of a class, of each person."""
     n = int(codes.max()) + 1
     count = np.bincount(codes[side], minlength=n).astype(float)

@@ -1,12 +1,11 @@
 """Features and covariates of models that are fitted on some participants and applied to others.
 
-*Features* are per scan and bilateral group. A model applied to the participants of a test fold is fitted on
-participants outside it. Scans outside the contrast (MCI) get the model of the fold that tests their participant, or
-else one fitted on all participants with a label.
+*Features* are per scan and bilateral group. A model applied to the participants of a test fold is fitted on those
+outside it; scans outside the contrast (MCI) get the model of the fold that tests their participant, or one of all.
 
-*Covariates*: the coding of a formula (levels of text columns, constant columns) is learned on the training rows. Other
-rows get the same columns, or a reason why not: formulaic alone would code a level unseen in training as the reference
-level, and ignore a column that was constant in training whatever its value is later.
+*Covariates*: the coding of a formula (levels of text columns, constant columns) is learned on the training rows; other
+rows get the same columns, or a reason why not. formulaic alone would code an unseen level as the reference level, and
+ignore a column that was constant in training.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ import numpy as np
 import pandas as pd
 from formulaic import Formula
 from formulaic.errors import FormulaicError
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
-from heatlas.pipeline.run.declared import described
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import first_visits
 from heatlas.pipeline.statistics.data.values import RelevanceValues
@@ -36,23 +33,17 @@ from heatlas.pipeline.statistics.linear.design import (
     split_terms,
 )
 
-Mask = NDArray[np.bool_]
+Mask = Flags
 
 VOLUME = "volume"
 """Source name of the volumes; other sources are named by their map."""
 NO_FOLD = "all"
 """Fold of scans outside all test folds; their model is fitted on all participants with a label."""
-SCAN_COLUMNS = {**described("participant_id", "session_id", "scan_id")}
-"""Columns that identify a scan."""
 
 
 @dataclass(frozen=True, eq=False)
 class RegionFeatures:
-    """One source of features, with a row per scan.
-
-    `source`: a relevance map (values are densities) or `VOLUME` (values in mm3). `groups`: bilateral groups. `values`:
-    (scans, groups), NaN where missing.
-    """
+    """One source of features (scans, groups), NaN where missing: densities of a map, or volumes in mm3 (`VOLUME`)."""
 
     source: str
     groups: tuple[str, ...]
@@ -63,10 +54,8 @@ class RegionFeatures:
 class FoldedScans:
     """Scans with a label and scans outside the contrast, each with the fold whose model is applied to it.
 
-    `frame`: facts of each scan. `fold`: the fold that tests the participant of each scan, or `NO_FOLD`. `first`: the
-    first labelled scan of each participant (`pipeline.statistics.data.members.first_visits`), which models are fitted
-    on. Repeated scans are not independent, and a mean over scans varies less than the single scans that a model is
-    applied to.
+    `first` marks the first labelled scan of each participant, which models are fitted on: repeated scans are not
+    independent, and a mean over scans varies less than the single scans that a model is applied to.
     """
 
     frame: pd.DataFrame
@@ -77,14 +66,11 @@ class FoldedScans:
 
     @classmethod
     def of(cls, inputs: StatisticsInputs) -> FoldedScans:
-        """All scans of a run that have relevance."""
         scans = inputs.all_scans
         frame, labelled = scans.frame, scans.labelled
         labelled_frame = frame[labelled]
-        fold_of = {
-            person: str(int(fold))
-            for person, fold in zip(labelled_frame["participant_id"], labelled_frame["fold"], strict=True)
-        }
+        people = zip(labelled_frame["participant_id"], labelled_frame["fold"], strict=True)
+        fold_of = {person: str(int(fold)) for person, fold in people}
         fold_of |= {name: str(fold.index) for fold in inputs.split.folds for name in fold.test}
         fold_names = tuple(fold_of.get(person, NO_FOLD) for person in frame["participant_id"])
         first = frame["scan_id"].isin(first_visits(labelled_frame)["scan_id"]).to_numpy(bool)
@@ -104,10 +90,7 @@ class FoldedScans:
 
 
 def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[RegionFeatures]:
-    """Densities of every map, and volumes if the run measured them.
-
-    `volumes`: ``volumes.tsv``; the volume of a group is the sum over its regions, n/a if one of them is.
-    """
+    """Densities of every map, and volumes if the run measured them (a group's is n/a if one of its regions is)."""
     sources = [RegionFeatures(name, values.groups, values.densities[:, i]) for i, name in enumerate(values.maps)]
     of_scans = volumes[volumes["scan_id"].isin(values.scans["scan_id"]) & volumes["group"].notna()]
     if len(of_scans):
@@ -135,9 +118,8 @@ _OTHERS = "everything_else"
 class CovariateColumns:
     """Columns of a formula as learned on training rows, without the intercept.
 
-    `variables`: columns of the table that it uses. `names`: columns of the model matrix that are kept. `dropped`:
-    columns left out, each with the reason. `levels`: values seen in training, for variables coded by level and for
-    constant ones. `spec`: None if no covariate is left.
+    `variables` of the table that it uses; `names` of the columns kept; those `dropped`, each with the reason; `levels`
+    seen in training, of variables coded by level and constant ones. `spec` is None if no covariate is left.
     """
 
     formula: str
@@ -149,12 +131,10 @@ class CovariateColumns:
 
     @classmethod
     def of(cls, formula: str, training: pd.DataFrame, without: Collection[str] = ()) -> CovariateColumns:
-        """Learn the columns on training rows, without rows with a missing covariate.
+        """Learn the columns of a right-hand side, e.g. ``age + sex``, on training rows without a missing covariate.
 
-        BadInputError if the formula cannot be used or names a missing column.
-
-        `formula`: right-hand side as in `pipeline.statistics.linear.design`, e.g. ``age + sex``; empty for none.
-        `without`: columns whose terms are left out of the formula.
+        Terms of the columns `without` are left out. BadInputError if the formula cannot be used or names a missing
+        column.
         """
         terms, variables = _read(formula, list(map(str, training.columns)))
         terms = [term for term in terms if not set(columns_of(term, variables)) & set(without)]
@@ -177,9 +157,8 @@ class CovariateColumns:
         spec = matrix.model_spec
         kept, redundant = _independent(pd.DataFrame(matrix))
         constant = [name for name in variables if len(set(complete[name])) == 1]
-        levels = {
-            name: frozenset(complete[name]) for name in variables if name in _coded_by_level(spec) | set(constant)
-        }
+        coded = _coded_by_level(spec) | set(constant)
+        levels = {name: frozenset(complete[name]) for name in variables if name in coded}
         dropped |= dict.fromkeys(constant, "constant") | redundant
         return cls(formula, variables, kept, dropped, levels, spec)
 
@@ -189,9 +168,7 @@ class CovariateColumns:
         Returns (rows, columns). NaN in rows with a missing or unseen value. the reason for each such row.
         """
         table = _plain(frame, self.variables)
-        reasons: list[str | None] = [
-            next(iter(reasons_of_row.values()), None) for reasons_of_row in self.unknown(frame)
-        ]
+        reasons: list[str | None] = [next(iter(why.values()), None) for why in self.unknown(frame)]
         columns = np.full((len(frame), len(self.names)), np.nan)
         usable = np.array([reason is None for reason in reasons], dtype=bool)
         if self.names and usable.any():
@@ -215,13 +192,7 @@ class CovariateColumns:
 
 
 def refuse_class(formula: str, contrast_column: str, columns: Sequence[str], setting: str) -> None:
-    """Refuse a formula that contains the class of the participants a model is applied to.
-
-    `contrast_column`: column of the scan table that defines the classes; `columns`: columns of the table; `setting`:
-    setting that the formula comes from.
-
-    Raises BadInputError, naming the setting and the column.
-    """
+    """Refuse a formula that contains the class of the participants a model is applied to, naming the setting."""
     leaking = [name for name in _read(formula, list(columns))[1] if name in TELL_THE_CLASS or name == contrast_column]
     if leaking:
         raise BadInputError(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Split
@@ -30,6 +29,7 @@ from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table, require_filled, require_known, require_numbers, require_whole
+from heatlas.pipeline.statistics.arrays import Flags
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE, OUTCOMES, RelevanceValues
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
@@ -50,20 +50,18 @@ _NUMBERS = (
 class AllScans:
     """All scans with relevance: those of the contrast, followed by those outside it (MCI).
 
-    `frame` holds facts of each scan, with `TEST_COLUMNS` NaN for scans outside the contrast; `labelled` (scans,) marks
-    scans of the contrast; `values` has the maps and groups of the contrast's table, NaN where the other table lacks
-    them.
+    `frame` holds facts of each scan, with `TEST_COLUMNS` NaN outside the contrast; `values` has the maps and groups of
+    the contrast's table, NaN where the other table lacks them.
     """
 
     frame: pd.DataFrame
-    labelled: NDArray[np.bool_]
+    labelled: Flags
     values: RelevanceValues
 
     @classmethod
     def of(
         cls, frame: pd.DataFrame, values: RelevanceValues, more: tuple[pd.DataFrame, RelevanceValues] | None
     ) -> AllScans:
-        """Stack the scans of the contrast and any others."""
         labelled = np.arange(len(frame) + (0 if more is None else len(more[0]))) < len(frame)
         if more is None:
             return cls(frame, labelled, values)
@@ -95,8 +93,7 @@ VOLUME_COLUMNS = ("scan_id", "name", "hemisphere", "group", "volume_mm3")
 class AppliedScans:
     """Kept scans outside the contrast (MCI), predicted by networks that were not trained on their participants.
 
-    `predictions`: ``predictions_applied.tsv``. `values`: its rows are in the order of
-    ``relevance_applied_bilateral.tsv``. `clinical`: see `StatisticsInputs`.
+    `predictions` is ``predictions_applied.tsv``; `values` are in the order of ``relevance_applied_bilateral.tsv``.
     """
 
     scans: tuple[Scan, ...]
@@ -116,20 +113,13 @@ class AppliedScans:
 
 @dataclass(frozen=True, eq=False)
 class StatisticsInputs:
-    """Everything known about the scans of a run.
+    """Everything known about the scans of a run; a table that the run lacks is empty.
 
-    `scans`: those with a prediction and heatmaps. `predictions`: ``predictions.tsv``: every out-of-fold prediction,
-    also of a scan whose heatmaps failed. `values`: relevance per bilateral group; its rows, maps and groups are in the
-    order of ``relevance_bilateral.tsv``. `clinical`: ``clinical.tsv``, indexed by scan_id; empty if the run has none.
-    `volumes`: ``group/volumes.tsv``; empty if this run registered no scan. `split`: training and test participants of
-    each fold; no folds if the run has no ``splits.tsv``. `baselines`: ``predictions_baselines.tsv``; empty if the run
-    has none. `image_regions`: ``image_regions.tsv``; empty if the run has none. `contradictions`: contradictory facts
-    found in the tables, and how they were handled. `names_in_input`: by scan_id, the participant's name in the input
-    where it differs from ``participant_id``.
-
-    Notes
-    -----
-    ``participant_id`` has one name per person (`one_name_per_person`), since the participant is the unit of inference.
+    `scans` are those with a prediction and heatmaps; `predictions` every out-of-fold prediction, also of a scan whose
+    heatmaps failed; `values` are in the order of ``relevance_bilateral.tsv``; `clinical` is indexed by scan_id.
+    ``participant_id`` has one name per person (`one_name_per_person`), since the participant is the unit of inference;
+    `names_in_input` gives, by scan_id, the name in the input where it differs. `contradictions`: contradictory facts
+    found in the tables, and how they were handled.
     """
 
     layout: RunLayout
@@ -152,15 +142,11 @@ class StatisticsInputs:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """One row per scan of `values`, in its order: prediction, facts of the scan and clinical columns.
-
-        Columns of ``scans.tsv`` win over equally named ones of ``clinical.tsv``. Unknown values are NaN or None.
-        """
+        """One row per scan of `values`, in its order: prediction, facts of the scan and clinical columns."""
         return with_facts(self.values.scans, self.scans, self.clinical)
 
     @cached_property
     def all_scans(self) -> AllScans:
-        """Scans of the contrast, followed by those that the networks were only applied to."""
         more = None if self.applied is None else (self.applied.frame, self.applied.values)
         return AllScans.of(self.frame, self.values, more)
 
@@ -218,10 +204,7 @@ def renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 
 
 def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
-    """Scans without contradictory facts, and a note for each change.
-
-    A participant recorded with both sexes gets none: one of the scans may be another person's.
-    """
+    """Scans without contradictory facts, and a note for each change: who is recorded with both sexes gets none."""
     sexes: dict[str, set[str]] = {}
     person = name_of_person(scan.participant_id for scan in scans)
     for scan in scans:
@@ -249,11 +232,9 @@ def files_read(layout: RunLayout) -> list[Path]:
 def read_inputs(
     layout: RunLayout, scans: Sequence[Scan], predictions: pd.DataFrame, config: Config
 ) -> StatisticsInputs:
-    """Read the tables of a run.
+    """Read the tables of a run; `scans` are those with a prediction and heatmaps.
 
     BadInputError if a table lacks a column or lists a scan twice, or a scan of the relevance table has no prediction.
-
-    `scans`: those with a prediction and heatmaps; `predictions`: ``predictions.tsv``.
     """
     predictions = predictions_of_task(PREDICTIONS_TABLE.path(layout), predictions, task_of(config.cohort))
     clinical = _clinical(layout)
@@ -298,10 +279,7 @@ def predictions_of_task(path: Path, predictions: pd.DataFrame, task: Task) -> pd
 
 
 def require_predictions(path: Path, predictions: pd.DataFrame, targets: Sequence[int] = (0, 1)) -> None:
-    """Check that a table of predictions has its columns and valid values.
-
-    BadInputError if it has not.
-    """
+    """Refuse a table of predictions without its columns or with invalid values."""
     _require_columns(path, predictions, PREDICTION_COLUMNS)
     require_filled(path, predictions, ["participant_id", "scan_id", "fold", "target", "probability", "outcome"])
     require_numbers(path, predictions, ["fold", "target"], whole=True)
@@ -317,10 +295,7 @@ def _require_columns(path: Path, predictions: pd.DataFrame, columns: Sequence[st
 
 
 def read_relevance(path: Path) -> pd.DataFrame:
-    """Read a table of relevance per bilateral group.
-
-    BadInputError if it lacks a column or has an invalid value.
-    """
+    """A table of relevance per bilateral group; BadInputError if it lacks a column or has an invalid value."""
     table = read_table(path, RELEVANCE_COLUMNS, ("map", "group"))
     require_whole(path)
     require_filled(path, table, ["scan_id", "map", "group"])

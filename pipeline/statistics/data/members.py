@@ -1,12 +1,8 @@
 """Who is compared: groups of scans by name, their subgroups, and the clinical course of a participant.
 
-Groups are the classes of the contrast and the outcomes; two of them make a pair. The course needs the time of each
-scan.
-
 A subgroup is a level of any column. A participant belongs to one: numbers are averaged over their scans, and of text
 the most frequent value is used (the earliest in case of ties). Only ``course``, the diagnosis at the scan with the
-outcome of MCI, is taken per scan: participants whose diagnosis changes are in both subgroups, each with the scans
-concerned.
+outcome of MCI, is taken per scan: participants whose diagnosis changes are in both, each with the scans concerned.
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.regions.effect_size import hedges_g
@@ -51,10 +46,9 @@ def label_of(inputs: StatisticsInputs, scan_group: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class TwoGroups:
-    """Scans of two groups without a participant in common.
+    """Scans of two groups without a participant in common; rows are positions of the scans used, is_first (rows,).
 
-    `rows` are positions of the scans used, is_first has shape (rows,), `n_both` counts participants with scans in both
-    groups, and `note` says how they were handled.
+    `n_both` counts participants with scans in both groups, and `note` says how they were handled.
     """
 
     rows: Indices
@@ -64,7 +58,6 @@ class TwoGroups:
 
     @classmethod
     def of(cls, inputs: StatisticsInputs, first: str, second: str) -> TwoGroups:
-        """Scans of two groups, named as in `members_of`."""
         in_first, in_second = members_of(inputs, first), members_of(inputs, second)
         people = inputs.frame["participant_id"]
         both = set(people[in_first]) & set(people[in_second])
@@ -97,10 +90,7 @@ def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Fl
     """Difference of two groups adjusted for fold, in bootstrap draws of participants; shape (draws, columns).
 
     The mean of the differences within folds, weighted by n1 n2 / (n1 + n2): the coefficient of the group in a linear
-    model with fold. With one fold, the difference of the means.
-
-    `means`: (participants, columns). `is_first`: (participants,). `fold`: (participants,). `weights`: (draws,
-    participants).
+    model with fold. Shapes: means (participants, columns), weights (draws, participants).
     """
     above, below = np.zeros((len(weights), means.shape[1])), np.zeros((len(weights), 1))
     for number in np.unique(fold):
@@ -120,8 +110,8 @@ def difference_within(means: Floats, is_first: Flags, fold: Indices, weights: Fl
 def welch_within(means: Floats, is_first: Flags, fold: Indices) -> tuple[Floats, Floats]:
     """Standard error of the difference adjusted for fold, and its degrees of freedom; each of shape (columns,).
 
-    That of Welch's t, with one variance per group: of the deviations from the group's own mean in each fold. Folds
-    without both groups do not count. NaN where a group has no deviations.
+    That of Welch's t, with one variance per group about its mean in each fold; folds without both groups do not count.
+    NaN where a group has no deviations.
     """
     folds = [number for number in np.unique(fold) if len(set(is_first[fold == number].tolist())) == 2]
     sizes = np.array([[((fold == number) & side).sum() for side in (is_first, ~is_first)] for number in folds], float)
@@ -157,8 +147,8 @@ def interval_of_g(g: Floats, fold: Indices, t: Floats, critical: Floats) -> tupl
     """Interval of `hedges_g` from the t of the difference and the critical value of its permutation.
 
     The variance of g is that of the difference, (g / t)^2, and that of the standard deviation, g^2 / (2 df) (Hedges &
-    Olkin 1985, section 5.E). The interval is made on the scale that stabilises this sum, sinh^-1(t / sqrt(2 df)), where
-    it excludes 0 exactly if |t| is above the critical value.
+    Olkin 1985, section 5.E). On the scale that stabilises this sum, sinh^-1(t / sqrt(2 df)), the interval excludes 0
+    exactly if |t| is above the critical value.
     """
     scale = np.sqrt(2 * max(_freedom(fold), 1))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -180,13 +170,10 @@ NETWORKS = "networks"
 
 
 def years_since_first(frame: pd.DataFrame) -> pd.Series:
-    """Years since each participant's first scan in the table, from the clinical table or else from age.
+    """Years since each participant's first scan in the table, from the clinical table (`YEARS`) or else from age.
 
-    `frame`: with ``participant_id``, ``session_id``, ``age`` and, if the run has it, `YEARS`.
-
-    The result is NaN if neither is known; an age that is the same at several visits is that of the person and dates
-    none of them. All scans of a participant are dated from the same source, since a difference between sources is not
-    change.
+    NaN if neither is known; an age that is the same at several visits is that of the person and dates none of them. All
+    scans of a participant are dated from the same source, since a difference between sources is not change.
     """
     age = frame["age"].astype(float)
     years = frame[YEARS].astype(float) if YEARS in frame.columns else pd.Series(np.nan, frame.index)
@@ -208,11 +195,7 @@ def first_visits(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def course_of(frame: pd.DataFrame) -> pd.Series:
-    """Diagnosis at the scan, with MCI divided by outcome (pMCI, sMCI); None if unknown.
-
-    If no scan of the table has a diagnosis (a contrast of something else), the class of the contrast is used for all
-    scans.
-    """
+    """Diagnosis at the scan, with MCI divided by outcome, or None; without any diagnosis the class of the contrast."""
     course = frame["progression"].astype(object)
     diagnosis = frame["diagnosis"].astype(object)
     course = course.where(course.notna() & (diagnosis.isna() | (diagnosis == "MCI")), diagnosis)
@@ -222,7 +205,7 @@ def course_of(frame: pd.DataFrame) -> pd.Series:
 
 
 def networks_of(frame: pd.DataFrame, column: str = NETWORKS) -> pd.Series:
-    """Networks that predicted each scan: folds as in ``predictions_applied.tsv`` (0 or 0;1;2), or the test fold.
+    """Networks that predicted each scan, as in ``predictions_applied.tsv`` (0 or 0;1;2), or the test fold.
 
     Participants with labelled scans get the network of their fold, all others the mean of all networks; so all scans of
     a participant have the same value, whatever type a table was read in.
@@ -248,12 +231,6 @@ COURSES = ("CN", "sMCI", "pMCI", "rMCI", "uMCI", "MCI", "AD")
 MAX_VALUES = 6
 """Numeric variables with more distinct values are cut into tertiles."""
 TERTILES = (1 / 3, 2 / 3)
-LEVEL_IS = (
-    "Subgroup, the same in all tables; n/a if the variable cannot be used. Numeric variables are cut at the bounds "
-    "given: those of the settings for mmse, otherwise tertiles of the participants of the contrast (scans averaged "
-    "first); variables with few distinct values are not cut"
-)
-"""Meaning of a column ``level``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,10 +245,10 @@ class Levels:
     names: tuple[str, ...]
     is_banded: bool
 
-    def members(self, level: str) -> NDArray[np.bool_]:
+    def members(self, level: str) -> Flags:
         return (self.of_scan == level).to_numpy(bool)
 
-    def of_rows(self, rows: NDArray[np.intp]) -> Levels:
+    def of_rows(self, rows: Indices) -> Levels:
         """The same subgroups for some of the scans; BadInputError if none of them has a level."""
         chosen = self.of_scan.iloc[rows].reset_index(drop=True)
         if chosen.isna().all():
@@ -287,21 +264,15 @@ class Levels:
 
 
 def subgroup_levels(inputs: StatisticsInputs, variable: str) -> Levels:
-    """Subgroups of all scans with relevance, in the order of `StatisticsInputs.all_scans`.
-
-    Raises like `levels_of`.
-    """
+    """Subgroups of all scans with relevance, in the order of `StatisticsInputs.all_scans`."""
     scans = inputs.all_scans
     return levels_of(variable, scans.frame, inputs.config.statistics.subgroups, scans.labelled)
 
 
-def levels_of(
-    variable: str, frame: pd.DataFrame, settings: SubgroupsConfig, cut_over: NDArray[np.bool_] | None = None
-) -> Levels:
-    """Subgroups by a column of a frame with one row per scan, or by ``course``.
+def levels_of(variable: str, frame: pd.DataFrame, settings: SubgroupsConfig, cut_over: Flags | None = None) -> Levels:
+    """Subgroups by a column of a frame with one row per scan, or by ``course``; BadInputError without a value.
 
-    Tertiles are those of the participants in `cut_over` (rows,), or of all if none of these has a value. BadInputError
-    if there is no such column, or it has no value.
+    Tertiles are those of the participants in `cut_over` (rows,), or of all if none of these has a value.
     """
     if variable == COURSE:
         return _order_levels(variable, course_of(frame), COURSES, False)
@@ -328,11 +299,9 @@ def levels_of(
 def one_value_per_participant(column: pd.Series, participants: pd.Series, is_category: bool) -> pd.Series:
     """One value per participant for all their scans: the mean of numbers, the most frequent category."""
     people = participants.to_numpy()
-    yes_no = {True: "yes", False: "no"}
-    if column.map(
-        lambda value: isinstance(value, bool | np.bool_)
-    ).any():  # with n/a among them the column is of type object
-        column = column.map(lambda value: yes_no[bool(value)] if isinstance(value, bool | np.bool_) else value)
+    is_flag = column.map(lambda value: isinstance(value, bool | np.bool_))  # with n/a the column is of type object
+    if is_flag.any():
+        column = column.astype(object).where(~is_flag, column.map({True: "yes", False: "no"}))
     if pd.api.types.is_numeric_dtype(column) and not is_category:
         return column.astype(float).groupby(people).transform("mean")
     if pd.api.types.is_numeric_dtype(column):

@@ -1,12 +1,8 @@
 """Values of all scans as arrays: relevance, and what images hold without any network; with the text of a note.
 
-Relevance is averaged over the scans of a participant, or stands as columns of all maps and bilateral groups, for tests
-over a family. Over scans explained by one network, sum, density and gain of a region differ only by a factor, so they
-have the same correlations and t. The share of the map is different: it measures where relevance lies, whatever its
-amount.
-
-Mean intensity and local volume change of each region come from the images. This is the one step of the statistics that
-reads images of scans, so that the tests need only its table.
+Over scans explained by one network, sum, density and gain of a region differ only by a factor, so they have the same
+correlations and t. The share of the map measures where relevance lies, whatever its amount. Mean intensity and local
+volume change of each region come from the images: the one step of the statistics that reads images of scans.
 """
 
 from __future__ import annotations
@@ -25,11 +21,12 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.declared import TEXTS, Form, Table, described
+from heatlas.pipeline.run.declared import TEXTS, Form, Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import run_step
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.images import standardised
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
@@ -37,11 +34,10 @@ OUTCOMES = ("TP", "FP", "TN", "FN")
 
 @dataclass(frozen=True, eq=False)
 class RelevanceValues:
-    """Region relevance of all scans.
+    """Region relevance of all scans, one row of `scans` (its prediction) each.
 
-    `scans`: one row per scan: its prediction. `maps`, `groups`: relevance maps and bilateral groups, in the order of
-    the table. `sums`, `densities`, `gains`: (scans, maps, groups), NaN where missing. `evidence`: maps that are
-    evidence relative to controls, so that their sums are in logits.
+    `sums`, `densities`, `gains`: (scans, maps, groups), NaN where missing. `evidence`: maps that are evidence relative
+    to controls, so that their sums are in logits.
     """
 
     scans: pd.DataFrame
@@ -86,25 +82,23 @@ class RelevanceValues:
         return cls(scans, tuple(maps), tuple(groups), spread("sum"), spread("density"), spread("gain"), evidence)
 
     def above(self, more: RelevanceValues) -> RelevanceValues:
-        """These scans followed by others, in the maps and groups of these (by name); NaN where the others lack one.
+        """These scans followed by others, in the maps and groups of these; NaN where the others lack one."""
+        maps, groups = (
+            pd.Index(more.maps).get_indexer(pd.Index(self.maps)),
+            pd.Index(more.groups).get_indexer(pd.Index(self.groups)),
+        )
+        absent = (maps[:, None] < 0) | (groups < 0)
 
-        ``scans`` are the rows of both tables of predictions.
-        """
-        place = [[names_there.index(name) if name in names_there else -1 for name in names_here]
-                 for names_here, names_there in ((self.maps, more.maps), (self.groups, more.groups))]  # fmt: skip
-        absent = (np.array(place[0])[:, None] < 0) | (np.array(place[1]) < 0)
-
-        def stacked(names_here: Floats, theirs: Floats) -> Floats:
-            chosen = np.where(absent, np.nan, theirs[:, place[0]][:, :, place[1]])
-            return np.concatenate([names_here, chosen])
+        def both(ours: Floats, theirs: Floats) -> Floats:
+            return np.concatenate([ours, np.where(absent, np.nan, theirs[:, maps][:, :, groups])])
 
         scans = pd.concat([self.scans, more.scans], ignore_index=True)
-        return RelevanceValues(
-            scans, self.maps, self.groups, stacked(self.sums, more.sums), stacked(self.densities, more.densities),
-            stacked(self.gains, more.gains), self.evidence,
-        )  # fmt: skip
+        sums, densities, gains = (
+            both(getattr(self, name), getattr(more, name)) for name in ("sums", "densities", "gains")
+        )
+        return RelevanceValues(scans, self.maps, self.groups, sums, densities, gains, self.evidence)
 
-    def members(self, scan_group: str, negative: str, positive: str) -> NDArray[np.bool_]:
+    def members(self, scan_group: str, negative: str, positive: str) -> Flags:
         """Mask of the scans of a class (by label) or outcome (TP, FP, TN, FN)."""
         if scan_group in OUTCOMES:
             belongs = self.scans["outcome"] == scan_group
@@ -113,18 +107,14 @@ class RelevanceValues:
         return belongs.to_numpy(bool)
 
 
-def participant_codes(participants: Sequence[str]) -> tuple[NDArray[np.intp], list[str]]:
+def participant_codes(participants: Sequence[str]) -> tuple[Indices, list[str]]:
     """Integer code of each row's participant, and the participants in order of appearance."""
     codes, names = pd.factorize(pd.Series(participants, dtype=object))
     return codes.astype(np.intp), [str(name) for name in names]
 
 
-def participant_means(values: Floats, codes: NDArray[np.intp]) -> Floats:
-    """Mean over each participant's rows, without NaN rows; NaN if there are none.
-
-    `values` (rows, ...); `codes` (rows,): participant 0..P-1 of each row.
-
-    Gives an array (P, ...).
+def participant_means(values: Floats, codes: Indices) -> Floats:
+    """Mean of values (rows, ...) over each participant's rows (codes 0..P-1), without NaN rows; NaN if there are none.
 
     Examples
     --------
@@ -152,20 +142,14 @@ METRIC_MEANINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class RelevanceColumns:
-    """Columns of relevance.
-
-    `table`: ``map``, ``group``, ``metric`` of each column; `values` (scans, columns): NaN where missing.
-    """
+    """Columns of relevance (scans, columns), NaN where missing, and the ``map``, ``group``, ``metric`` of each."""
 
     table: pd.DataFrame
     values: Floats
 
     @classmethod
     def of(cls, values: RelevanceValues, metrics: Sequence[str]) -> RelevanceColumns:
-        """Columns ordered by metric, then by map.
-
-        BadInputError for an unknown metric.
-        """
+        """Columns ordered by metric, then by map; BadInputError for an unknown metric."""
         unknown = [name for name in metrics if name not in METRIC_MEANINGS]
         if unknown:
             raise BadInputError(f"metric {unknown[0]} is unknown. Available: {', '.join(METRIC_MEANINGS)}.")
@@ -184,9 +168,7 @@ def kinds_of(columns: pd.DataFrame) -> list[str]:
 
 
 def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
-    """Add the column ``share`` (see `shares`) to a table of relevance; NaN for groups without a voxel.
-
-    `relevance`: all groups of each scan and map: ``scan_id``, ``map``, ``sum``, ``n_voxels``.
+    """Add ``share`` (see `shares`) to a table of all groups of each scan and map; NaN for groups without a voxel.
 
     Examples
     --------
@@ -206,9 +188,8 @@ def map_totals(relevance: pd.DataFrame) -> pd.Series:
 def shares(sums: Floats) -> Floats:
     """Share of each region in a map: its sum divided by the sum of all regions' absolute sums; signed, from -1 to 1.
 
-    Absolute values, since positive and negative relevance would otherwise cancel for beta > 0.
-
-    `sums` (..., groups): NaN for groups without a voxel.
+    Absolute, since positive and negative relevance would cancel for beta > 0. `sums` (..., groups): NaN without a
+    voxel.
 
     Examples
     --------
@@ -226,44 +207,22 @@ MEASURES = (INTENSITY, LOG_JACOBIAN)
 NO_CHANGE = 1e-6
 """Standard deviation of a log-Jacobian below which the registration was affine."""
 
-COLUMNS = {
-    **described("participant_id", "session_id", "scan_id", "group"),
-    "n_voxels": "Voxels of the region that the network sees",
-    INTENSITY: "Mean over the region of the image that the network sees, less its mean over the brain, in its standard "
-    "deviations over the brain",
-    LOG_JACOBIAN: "Mean over the region of the natural log of the Jacobian determinant, less its mean over the brain: "
-    "above 0 where the scan is larger than the template, the size of the brain left out. n/a after an affine "
-    "registration, which changes all regions alike",
-}
-IMAGE_REGIONS_TABLE = Table(
-    "image_regions", COLUMNS, "scan and bilateral group", "What do the images hold in each region?",
-    file="group/image_regions.tsv", forms={INTENSITY: Form.VALUE, LOG_JACOBIAN: Form.VALUE}, on_pages=False,
-    finite=True, filled=("participant_id", "scan_id", "group", "n_voxels"),
-)  # fmt: skip
+IMAGE_REGIONS_TABLE = declared("image_regions")
 
 
 def measure_images(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> bool:
-    """Write ``group/image_regions.tsv``, one row per scan and bilateral group.
-
-    BadInputError if a scan cannot be read.
-
-    `scans`: registered, those with heatmaps.
-
-    Gives whether anything was done.
-    """
+    """Write ``group/image_regions.tsv``, a row per registered scan and bilateral group; whether anything was done."""
     spec = configured_input(work.config)
     files = [work.files(scan) for scan in scans]
 
     def write() -> list[Path]:
         n = len(scans)
         measured = work.executor.map(of_scan, files, [spec] * n, [atlas] * n)
-        names = ["participant_id", "session_id", "scan_id"]
         tables = [
-            table.assign(**{name: getattr(scan, name) for name in names})
+            table.assign(participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id)
             for scan, table in zip(scans, measured, strict=True)
         ]
-        rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
-        return [IMAGE_REGIONS_TABLE.write(work.layout, rows)]
+        return [IMAGE_REGIONS_TABLE.write(work.layout, stacked(IMAGE_REGIONS_TABLE, tables))]
 
     read = [path for scan in files for path in (scan.image, scan.brain_mask, scan.log_jacobian)]
     parameters = [atlas.version, spec.box, spec.normalisation, [scan.scan_id for scan in scans]]
@@ -282,10 +241,7 @@ def of_scan(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> pd.Data
 
 
 def volume_change(files: ScanFiles, spec: NetworkInput) -> NDArray[np.float32] | None:
-    """Log-Jacobian in the part that the network sees, less its mean over the brain; None without one of a warp.
-
-    BadInputError if the file is there and cannot be read.
-    """
+    """Log-Jacobian in the part that the network sees, less its mean over the brain; None without one of a warp."""
     if not files.log_jacobian.is_file():
         return None
     try:
@@ -302,10 +258,8 @@ def volume_change(files: ScanFiles, spec: NetworkInput) -> NDArray[np.float32] |
     return np.asarray(seen - inside.mean(), np.float32)
 
 
-def group_means(
-    volume: NDArray[np.float32], labels: NDArray[np.int64], regions: RegionTable
-) -> tuple[Floats, NDArray[np.intp]]:
-    """Mean over each bilateral group, NaN for one without a voxel, and its voxels; in the order of the groups."""
+def group_means(volume: NDArray[np.float32], labels: NDArray[np.int64], regions: RegionTable) -> tuple[Floats, Indices]:
+    """Mean over each bilateral group, in order, NaN for one without a voxel; and its voxels."""
     size = max(*regions.numbers, int(labels.max())) + 1
     counts = np.bincount(labels.ravel(), minlength=size)
     sums = np.bincount(labels.ravel(), volume.ravel().astype(np.float64), minlength=size)
@@ -321,9 +275,7 @@ def numbers_of(table: Table) -> list[str]:
 
 
 def untested(table: Table, **known: object) -> pd.DataFrame:
-    """One row of a table where nothing could be tested: no number, nobody tested, no interval and no family.
-
-    `known`: what is said all the same; the reason as ``note``.
+    """One row of a table where nothing could be tested: no number, nobody tested, no interval, no family, but `known`.
 
     Examples
     --------
@@ -341,6 +293,17 @@ def untested(table: Table, **known: object) -> pd.DataFrame:
         elif name == "family" or name.endswith("interval"):
             row[name] = "none"
     return pd.DataFrame([row | known])
+
+
+def stacked(table: Table, blocks: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Blocks of rows below each other, with the columns of a table in order; no rows without a block."""
+    return (pd.concat(blocks, ignore_index=True) if blocks else table.frame())[list(table.meanings)]
+
+
+def family_of(p: Floats | pd.Series, tests: str) -> str:
+    """Name of a family: how many tests of these have a p; ``none`` without one."""
+    n_tests = int(np.isfinite(np.asarray(p, float)).sum())
+    return f"{n_tests} {tests}" if n_tests else "none"
 
 
 def joined(*parts: object) -> str | None:

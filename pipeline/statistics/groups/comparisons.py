@@ -1,14 +1,11 @@
 """Relevance of one group of scans against another: classes (AD, CN) or outcomes (TP, FP, TN, FN).
 
-Participants are the units (scans averaged first). A participant with scans in both groups cannot be permuted between
-them: in a comparison of classes they count as positive, by their scans of that class, as everywhere in this program; in
-a comparison of outcomes they are left out. Both are counted. The difference is tested by permuting participants, with
-one residual variance per group (Welch's t without covariates), since patients vary more than controls, and each group
-keeps its spread under permutation (`pipeline.statistics.linear.studentised`); all regions and maps share the
-permutations (Westfall & Young 1993), which gives family-wise p values. Each metric is its own family. The test is
-repeated with covariates (Freedman-Lane) and, between the classes, on ranks (Brunner & Munzel 2000), which keep their
-power where values are skewed (docs/benchmarks/statistics.md). All hold the test fold
-(`pipeline.statistics.linear.fold_effect`).
+A participant with scans in both groups cannot be permuted between them: between classes they count as positive, by
+their scans of that class, as everywhere; between outcomes they are left out. Participants are permuted, with one
+residual variance per group, since patients vary more than controls (`pipeline.statistics.linear.studentised`); all
+regions and maps of a metric, which is a family, share the permutations (Westfall & Young 1993). The test is repeated
+with covariates (Freedman-Lane) and, between the classes, on ranks (Brunner & Munzel 2000), which keep their power where
+values are skewed (docs/benchmarks/statistics.md). All hold the test fold.
 """
 
 from __future__ import annotations
@@ -19,107 +16,43 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, TwoGroups, interval_of_g, label_of, reported_g
 from heatlas.pipeline.statistics.data.values import (
     RelevanceColumns,
+    family_of,
     joined,
     kinds_of,
     numbers_of,
     participant_codes,
     participant_means,
+    stacked,
 )
-from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_g, places_by, with_gains, write_places
-from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FoldModel, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane, inference
+from heatlas.pipeline.statistics.groups.gains import PLACES, influence_on_g, with_gains, write_places
+from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
+from heatlas.pipeline.statistics.tables import declared
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"
 
-COMPARISONS_COLUMNS = {
-    "comparison": "The two groups of scans, first/second. Outcomes (TP, FN, FP, TN) are defined by the network's "
-    "output, so their differences are partly differences of the score",
-    "map": "Relevance map; n/a if the comparison cannot be made",
-    **described("group"),
-    "metric": "density, sum, gain or share (sum divided by the absolute sums of all regions)",
-    "mean_first": "Mean over participants of the first group (each participant's scans averaged first)",
-    "mean_second": "Mean over participants of the second group",
-    "difference": "mean_first - mean_second; if fold_held, the mean of the differences within test folds, weighted "
-    f"by n1 n2 / (n1 + n2), {EVEN}",
-    "ci_low": "Lower bound of the interval of difference",
-    **described("ci_high"),
-    **inference("interval"),
-    "hedges_g": "Hedges' g: difference in pooled standard deviations (if fold_held, within test folds, in values "
-    "of one spread as for difference), corrected for small samples; n/a with fewer than 8 degrees of freedom",
-    "hedges_g_low": "Lower bound of the interval of hedges_g, with the same critical value",
-    "hedges_g_high": "Upper bound",
-    "g_by_chance": "Size of hedges_g that this row must exceed for p_fwe to be at most 1 - confidence: what the "
-    "clearest of all regions and maps reaches when participants are exchanged between the groups",
-    **places_by("hedges_g", "outcomes"),
-    "fold_held": "Whether difference, t and p are adjusted for the test fold (each fold's maps come from its own "
-    "network)",
-    "t": "Welch's t; if fold_held, from a model with fold and one residual variance per group",
-    **inference("df"),
-    "p": "Two-sided p from permuting participants between the groups (within test folds if fold_held), each group "
-    "keeping its standard deviation; (b+1)/(m+1)",
-    "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions and maps of the metric",
-    **inference("p_fdr"),
-    "superiority": "Between the classes: probability that a participant of the first group has a higher value than one "
-    "of the second (of the same test fold if fold_held), ties counted half; 0.5 if neither group is ahead. n/a for "
-    "outcomes",
-    "p_fwe_ranks": "Family-wise p of superiority being 0.5, like p_fwe, from Welch's t of the ranks (within test folds "
-    "if fold_held): no single person's value can move it. Where groups differ in spread and values are skewed, means "
-    "may be equal and superiority not, or the reverse",
-    "difference_adjusted": "Difference adjusted for the covariates",
-    "t_adjusted": "t of difference_adjusted, with one residual variance per group",
-    "df_adjusted": "Degrees of freedom of t_adjusted (Welch-Satterthwaite)",
-    "p_adjusted": "Two-sided permutation p of t_adjusted (Freedman-Lane)",
-    "p_fwe_adjusted": "p_adjusted corrected family-wise, like p_fwe",
-    "p_fdr_adjusted": "p_adjusted adjusted for the false discovery rate, like p_fdr",
-    "covariates": "Covariates of the adjusted test, including the test fold if used; n/a for none",
-    **inference("family"),
-    "ratio": "mean_first / mean_second, over all folds; n/a if mean_second is not above 0",
-    "floor": "Floor of the means in log_gain: statistics.group_comparisons.gain_floor times the second group's mean "
-    "absolute relevance over the regions of the map",
-    "log_gain": "Natural logarithm of the ratio of the means, means below the floor set to it; n/a if both are below",
-    "log_gain_low": "Lower bound of the interval of log_gain (t on the log scale); n/a where a mean is below the floor",
-    "log_gain_high": "Upper bound of the interval of log_gain",
-    "log_gain_shrunk": "log_gain shrunk towards the mean of its map (empirical Bayes over regions); n/a if log_gain "
-    "is missing, here or in a bootstrap draw",
-    "log_gain_shrunk_low": "Lower bound of the normal interval of log_gain_shrunk",
-    "log_gain_shrunk_high": "Upper bound of the normal interval of log_gain_shrunk",
-    "n_first": "Participants of the first group",
-    "n_second": "Participants of the second group",
-    "n_scans_first": "Scans of the first group",
-    "n_scans_second": "Scans of the second group",
-    "n_both": "Participants with scans in both groups",
-    **described("n_permutations", "exact"),
-    "note": "Why there is no value, what was left out, or a caveat",
-}
-GROUP_COMPARISONS_TABLE = Table(
-    "group_comparisons", COMPARISONS_COLUMNS, "comparison, map, bilateral group and metric",
-    "In which regions do two groups differ in relevance?", filled=("map", "group", "comparison", "metric", "n_first",
-    "n_second"), later=("superiority", "p_fwe_ranks", *PLACES),
-    inference=Inference("secondary", "all regions and maps of one comparison and metric"),
-)  # fmt: skip
+GROUP_COMPARISONS_TABLE = declared("group_comparisons")
 
 
 def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``group_comparisons``: a row per comparison, metric, map and bilateral group."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.group_comparisons.metrics)
-    blocks = [pd.DataFrame(columns=list(COMPARISONS_COLUMNS))]
+    blocks = []
     for pair in settings.group_comparisons.comparisons:
         first, second = pair.split("/")
         name = f"{label_of(inputs, first)}/{label_of(inputs, second)}"
@@ -129,21 +62,20 @@ def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             rng = generator(inputs.seed, "statistics", "group_comparisons", first, second, "gain")
             table = with_gains(table, compared.means, compared.of_first, label_of(inputs, second), settings, rng)
         blocks.append(table.assign(comparison=name))
-    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(COMPARISONS_COLUMNS)]
+    return stacked(GROUP_COMPARISONS_TABLE, blocks)
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
     """Rows of one comparison, and the participants behind them.
 
-    `table` has the columns of `COMPARISONS_COLUMNS` except the name, with empty gains; means (participants, columns);
+    `table` has the columns of `GROUP_COMPARISONS_TABLE` but the name, gains empty; means (participants, columns);
     of_first (participants,); `tested` if both groups have enough participants.
     """
 
     table: pd.DataFrame
     means: Floats
-    of_first: NDArray[np.bool_]
+    of_first: Flags
     tested: bool
 
 
@@ -186,14 +118,11 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
         return Compared(table.assign(note=joined(why, two.note)), means, of_first, True)
     empty = np.asarray(np.isnan(means).all(axis=0), bool).tolist()
     notes = [NO_VALUE if none else note for none, note in zip(empty, notes, strict=True)]
-    all_caveats = caveats_of_groups(means, of_first.astype(np.intp))
-    caveats = [text if tested else None for text, tested in zip(all_caveats, table["p"].notna(), strict=True)]
-    if min(of_first.sum(), (~of_first).sum()) < FEW_OF_GROUP:
-        of_ranks = table["p_fwe_ranks"].notna()
-        caveats = [
-            joined(caveat, OF_RANKS if ranked else None) for caveat, ranked in zip(caveats, of_ranks, strict=True)
-        ]
-    table["note"] = [joined(note, caveat, two.note) for note, caveat in zip(notes, caveats, strict=True)]
+    few = min(of_first.sum(), (~of_first).sum()) < FEW_OF_GROUP
+    of_design = caveats_of_groups(means, of_first.astype(np.intp))
+    caveats = [text if tested else None for text, tested in zip(of_design, table["p"].notna(), strict=True)]
+    of_ranks = [OF_RANKS if few and ranked else None for ranked in table["p_fwe_ranks"].notna()]
+    table["note"] = [joined(*remarks, two.note) for remarks in zip(notes, caveats, of_ranks, strict=True)]
     alike = Exchangeability.free(len(means)).in_blocks(fold.tolist()).even(means, kinds_of(table))
     _estimate(table, alike, of_first, fold, critical, by_chance)
     if {first, second} == set(CLASSES):
@@ -205,7 +134,7 @@ def compare(inputs: StatisticsInputs, columns: RelevanceColumns, first: str, sec
 def _test(
     table: pd.DataFrame, values: Floats, frame: pd.DataFrame, settings: StatisticsConfig, seed: tuple[Any, ...],
     with_ranks: bool,
-) -> tuple[NDArray[np.intp], Floats, Floats, list[str | None]]:  # fmt: skip
+) -> tuple[Indices, Floats, Floats, list[str | None]]:  # fmt: skip
     """Fill in the tests; return the fold of each participant (0 if not held), both critical |t| and notes of rows."""
     critical, plain = np.full(len(table), np.nan), table["difference"].copy()
     by_chance = critical.copy()
@@ -222,8 +151,7 @@ def _test(
             table.loc[family, column] = getattr(test, field)
         table.loc[family, "difference"] = table.loc[family, "difference"].fillna(plain[family])
         critical[family], by_chance[family] = test.critical, test.critical_fwe
-        n_tests = int(np.isfinite(test.p).sum())
-        table.loc[family, "family"] = f"{n_tests} regions x maps: {table['metric'][family[0]]}" if n_tests else "none"
+        table.loc[family, "family"] = family_of(test.p, f"regions x maps: {table['metric'][family[0]]}")
         for row, problem in zip(family, test.problems, strict=True):
             notes[row] = joined(problem, model.design.note)
     if with_ranks:
@@ -237,12 +165,8 @@ def _test(
     try:
         tests, model = _permute(values, frame, settings.covariates, settings, families, kinds, seed)
     except BadInputError as error:
-        return (
-            fold,
-            critical,
-            by_chance,
-            [joined(note, f"not adjusted: {error}".replace("_first", "group")) for note in notes],
-        )
+        why = f"not adjusted: {error}".replace("_first", "group")
+        return fold, critical, by_chance, [joined(note, why) for note in notes]
     names = {"estimate": "difference_adjusted"} | {key: f"{name}_adjusted" for key, name in names.items()}
     for family, test in zip(families, tests, strict=True):
         for field, column in names.items():
@@ -254,7 +178,7 @@ def _test(
 
 def _permute(
     values: Floats, frame: pd.DataFrame, covariates: str, settings: StatisticsConfig,
-    families: Sequence[NDArray[np.intp]], kinds: Sequence[str], seed: tuple[Any, ...], by_ranks: bool = False,
+    families: Sequence[Indices], kinds: Sequence[str], seed: tuple[Any, ...], by_ranks: bool = False,
 ) -> tuple[list[PermutationTest], FoldModel]:  # fmt: skip
     """The test of each family, all with the same permutations, and the model."""
     groups = frame["_first"].tolist()
@@ -275,12 +199,7 @@ def _permute(
 
 
 def _estimate(
-    table: pd.DataFrame,
-    means: Floats,
-    of_first: NDArray[np.bool_],
-    fold: NDArray[np.intp],
-    critical: Floats,
-    by_chance: Floats,
+    table: pd.DataFrame, means: Floats, of_first: Flags, fold: Indices, critical: Floats, by_chance: Floats
 ) -> None:
     """Fill in the effect size with its interval, and the kind of intervals, with a note where one is missing."""
     g, no_g = reported_g(means, of_first, fold)

@@ -1,15 +1,14 @@
 """Performance of the classifier in each subgroup, and its difference from all other participants.
 
-All metrics are over scans, each participant with all of theirs, as in ``performance.tsv``. The difference between a
-subgroup and the rest counts every participant once, with the share of their scans that is correct: over scans, few
-participants with many scans each, which are all right or all wrong, are rejected in up to 32 % at 5 %.
+All metrics are over scans, each participant with all of theirs, as in ``performance.tsv``. The difference counts every
+participant once, with the share of their scans that is correct: over scans, few participants with many scans each,
+which are all right or all wrong, are rejected in up to 32 % at 5 %.
 
-Networks of different folds differ in quality: a subgroup that was mostly tested by a worse network would pass for one
-that is classified worse. So differences are taken within folds and averaged with weights n1 n2 / (n1 + n2) of
-participants, who change places within fold and class. The statistic is divided by its standard error over participants,
-since shares of fewer scans vary more. The area under the curve counts pairs of participants of one fold; its standard
-error is that of DeLong et al. (1988) with sums divided by the number of participants, not by one less; p and interval
-come from permutations of the same ratio.
+Networks of different folds differ in quality, and a subgroup that a worse network tested would pass for one that is
+classified worse. So differences are taken within folds and averaged with weights n1 n2 / (n1 + n2) of participants, who
+change places within fold and class. The statistic is divided by its standard error over participants, since shares of
+fewer scans vary more. The area under the curve counts pairs of participants of one fold; its standard error is that of
+DeLong et al. (1988) with sums divided by the number of participants, not by one less.
 """
 
 from __future__ import annotations
@@ -19,31 +18,36 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.members import COURSE, LEVEL_IS, Levels, subgroup_levels
-from heatlas.pipeline.statistics.data.values import joined, numbers_of, participant_codes, participant_means, untested
+from heatlas.pipeline.statistics.data.members import COURSE, Levels, subgroup_levels
+from heatlas.pipeline.statistics.data.values import (
+    family_of,
+    joined,
+    numbers_of,
+    participant_codes,
+    participant_means,
+    stacked,
+    untested,
+)
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval, inference
+from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval
 from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg, two_sided_p
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.performance.classification import weighted_auc
 from heatlas.pipeline.statistics.resampling.bootstrap import (
-    FLAT,
-    INTERVAL_OF_PERFORMANCE,
     LOGIT,
     NO_INTERVAL,
     ratio,
     scaled_intervals,
     with_exact_shares,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 AT_ONCE = 500
@@ -55,9 +59,9 @@ class Answers:
     """What the classifier answered: of each participant, and of each pair of one with positive and negative scans.
 
     Shapes: fold (participants,) 0..F-1; scans (2, participants), number of scans of the negative and the positive
-    class; right (2, participants), the share of them that was classified correctly, 0 without scans; pairs and wins
-    (participants, participants), 1 for a participant with positive scans (row) and one with negative scans (column) of
-    the same fold, and the share of their pairs of scans in which the positive scores higher (ties half).
+    class; right (2, participants), the share of them that was classified correctly; pairs and wins (participants,
+    participants), 1 for one with positive scans (row) and one with negative scans (column) of the same fold, and the
+    share of their pairs of scans in which the positive scores higher (ties half).
     """
 
     fold: Indices
@@ -134,7 +138,7 @@ class Difference:
     n_permutations: int
 
 
-def subgroup_difference(answers: Answers, inside: NDArray[np.bool_], resampling: Resampling) -> Difference:
+def subgroup_difference(answers: Answers, inside: Flags, resampling: Resampling) -> Difference:
     """Test a subgroup (participants,) against the rest; participants change places within fold and class."""
     differences, error = (each[0] for each in answers.differences(inside.astype(float)[None]))
     strata = np.unique(np.column_stack([answers.fold, answers.scans[1] > 0]), axis=0, return_inverse=True)[1].ravel()
@@ -170,7 +174,6 @@ def _within(strata: Indices, count: int, rng: np.random.Generator) -> Indices:
     return order
 
 
-FAIRNESS_METRICS = METRICS
 FLAT_ERROR = "no test: participants do not differ in what the metric counts"
 FEW, FEWER_SCANS = 30, 1.25
 UNEVEN = (
@@ -183,45 +186,14 @@ No studentised statistic tried mends it: with variances of each side, or shares 
 permutation, sensitivity is as far off or further (docs/benchmarks/statistics.md).
 """
 
-FAIRNESS_COLUMNS = {
-    "variable": "Variable that defines the subgroups",
-    "level": LEVEL_IS,
-    "metric": "balanced_accuracy, sensitivity, specificity or auc, over scans; n/a for a suppressed subgroup",
-    "estimate": "Value in the subgroup",
-    "ci_low": "Lower bound of the interval of estimate over participants, with all their scans",
-    "ci_high": "Upper bound of the interval of estimate",
-    "interval": INTERVAL_OF_PERFORMANCE,
-    "rest": "Value in all other participants with a known level",
-    "difference": "Mean of the differences within test folds, weighted by n1 n2 / (n1 + n2) participants, each counted "
-    "once (their scans averaged); of auc, from pairs of participants of one fold. estimate - rest with one network and "
-    "one scan per person",
-    "difference_low": "Lower bound of the interval of difference",
-    "difference_high": "Upper bound of the interval of difference",
-    "difference_interval": inference("interval")["interval"],
-    "p": "Two-sided p of difference, studentised, from permuting membership between participants of the same fold and "
-    "class, (b+1)/(m+1)",
-    "p_fdr": "p adjusted for the false discovery rate over the subgroups and metrics of the variable "
-    "(Benjamini-Hochberg)",
-    **described("family"),
-    "n_participants": "Participants of the subgroup",
-    **described("n_scans"),
-    "n_positive": "Participants of the subgroup with scans of the positive class; n/a if suppressed",
-    "n_negative": "Participants of the subgroup with scans of the negative class; n/a if suppressed",
-    **described("n_permutations"),
-    "note": "Why there is no value, what was suppressed, or a caveat",
-}
-FAIRNESS_TABLE = Table(
-    "fairness", FAIRNESS_COLUMNS, "subgroup and metric", "Does the classifier work equally well in all subgroups?",
-    forms={"level": Form.TEXT},
-    inference=Inference("secondary", "all subgroups and measures of one variable"),
-)  # fmt: skip
+FAIRNESS_TABLE = declared("fairness")
 
 
 def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``fairness``: a row per variable, level and metric."""
     settings = inputs.config.statistics
     frame = inputs.frame
-    blocks = [pd.DataFrame(columns=list(FAIRNESS_COLUMNS))]
+    blocks = []
     for variable in settings.subgroups.variables:
         if variable == COURSE:  # the class itself
             continue
@@ -231,8 +203,7 @@ def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
             blocks.append(untested(FAIRNESS_TABLE, variable=variable, note=str(error)))
             continue
         blocks.append(_of_variable(inputs, levels, frame))
-    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(FAIRNESS_COLUMNS)]
+    return stacked(FAIRNESS_TABLE, blocks)
 
 
 def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) -> pd.DataFrame:
@@ -256,12 +227,11 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
         blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
     table = pd.concat(blocks, ignore_index=True)
     table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
-    n_tests = int(table["p"].notna().sum())
-    return table.assign(family=f"{n_tests} subgroups x metrics: {variable}" if n_tests else "none")
+    return table.assign(family=family_of(table["p"], f"subgroups x metrics: {variable}"))
 
 
 def _of_level(
-    frame: pd.DataFrame, members: NDArray[np.bool_], settings: StatisticsConfig, rng: np.random.Generator
+    frame: pd.DataFrame, members: Flags, settings: StatisticsConfig, rng: np.random.Generator
 ) -> pd.DataFrame:
     """Rows of one subgroup against the rest of the frame."""
     codes, names = participant_codes(frame["participant_id"].tolist())
@@ -297,23 +267,15 @@ def _of_level(
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
     intervals = with_exact_shares(intervals, shares, settings.confidence)
     notes = [
-        joined(
-            _note(estimate[i], rest[i], tested, i),
-            _caveat(answers, inside, i),
-            FLAT if flat and intervals.method[i] == NO_INTERVAL else None,
-        )
-        for i, flat in enumerate(intervals.flat)
+        joined(_note(estimate[i], rest[i], tested, i), _caveat(answers, inside, i), flat)
+        for i, flat in enumerate(intervals.notes)
     ]
-    table = pd.DataFrame(
-        {
-            "metric": FAIRNESS_METRICS, "estimate": estimate, "ci_low": intervals.low, "ci_high": intervals.high,
-            "interval": intervals.method, "rest": rest, "difference": tested.difference, "difference_low": tested.low,
-            "difference_high": tested.high,
-            "difference_interval": np.where(np.isnan(tested.low), NO_INTERVAL, TEST_INTERVAL), "p": tested.p,
-            "n_positive": counts[1], "n_negative": counts[0], "n_permutations": tested.n_permutations,
-            "note": np.array(notes, dtype=object),
-        }
-    )  # fmt: skip
+    columns = {"metric": METRICS, "estimate": estimate, "rest": rest, "note": np.array(notes, dtype=object)}
+    columns |= {"ci_low": intervals.low, "ci_high": intervals.high, "interval": intervals.method}
+    columns |= {"difference": tested.difference, "difference_low": tested.low, "difference_high": tested.high}
+    columns |= {"difference_interval": np.where(np.isnan(tested.low), NO_INTERVAL, TEST_INTERVAL), "p": tested.p}
+    table = pd.DataFrame(columns).assign(n_positive=counts[1], n_negative=counts[0])
+    table["n_permutations"] = tested.n_permutations
     return _suppress(table, counts, settings.subgroups.minimum_participants)
 
 
@@ -342,7 +304,7 @@ def _note(value: float, rest: float, tested: Difference, metric: int) -> str | N
     return None
 
 
-def _caveat(answers: Answers, inside: NDArray[np.bool_], metric: int) -> str | None:
+def _caveat(answers: Answers, inside: Flags, metric: int) -> str | None:
     """`UNEVEN` where a class that the metric needs has few people with few scans on one side."""
     for of_class in {"sensitivity": (1,), "specificity": (0,)}.get(METRICS[metric], (0, 1)):
         scans = answers.scans[of_class]

@@ -1,21 +1,17 @@
 """Two estimates of a region: its gain between groups of scans, and its place among the others.
 
 *Gain* is a ratio, its logarithm, and the log-gain shrunken over regions. A ratio with a denominator near zero is
-unstable (the founding study's gain), its logarithm is undefined for the negative means that beta > 0 can give, and the
-largest of 400 noisy ratios is mostly noise. Therefore means below a floor are set to it, and the log-gain of each
-region is shrunk towards the mean of its map, the more the larger its error relative to the variance between regions
-(empirical Bayes with a normal prior; Efron & Morris 1975, DerSimonian & Laird 1986).
+unstable (the founding study's gain), and the largest of 400 noisy ratios is mostly noise. So means below a floor are
+set to it, and each log-gain is shrunk towards the mean of its map, the more the larger its error (empirical Bayes with
+a normal prior; Efron & Morris 1975, DerSimonian & Laird 1986).
 
-*Place*: a region's true place is 1 plus the number of regions whose true value is larger. Its interval follows from
-intervals of all differences to the others, simultaneous over them (Mogstad, Romano, Shaikh & Wilhelm 2024, Rev Econ
-Stud 91:476): those clearly larger stand before it, those clearly smaller behind it. Percentiles of bootstrapped places
-are no such interval: near ties each draw orders noise, and hardly any has a region where it belongs (Xie, Singh & Zhang
-2009, J Am Stat Assoc 104:775; docs/benchmarks/statistics.md).
-
-Differences are compared by their t. Critical values are quantiles of the largest t when the sign of each person's
-influence on all regions is drawn at random, which keeps regions correlated and people as unequal as they are. A first
-step at a tenth of the error says which differences are beyond doubt; these make the second no wider (Romano, Shaikh &
-Wolf 2014, Econometrica 82:1979).
+*Place*: 1 plus the number of regions whose true value is larger. Its interval follows from simultaneous intervals of
+all differences to the others (Mogstad, Romano, Shaikh & Wilhelm 2024, Rev Econ Stud 91:476): those clearly larger stand
+before it, those clearly smaller behind it. Percentiles of bootstrapped places are no such interval: near ties each draw
+orders noise (Xie, Singh & Zhang 2009, J Am Stat Assoc 104:775). Differences are compared by their t; critical values
+are quantiles of the largest t when the sign of each person's influence on all regions is drawn at random. A first step
+at a tenth of the error says which differences are beyond doubt; these make the second no wider (Romano, Shaikh & Wolf
+2014, Econometrica 82:1979).
 """
 
 from __future__ import annotations
@@ -80,8 +76,8 @@ class Shrunken:
 def shrink(log_gains: Floats, draws: Floats, confidence: float) -> Shrunken:
     """Shrink log-gains (regions,) towards their mean; errors come from bootstrap draws (draws, regions).
 
-    Only the deviation of each region from the mean is shrunk; every interval includes the error of the mean. Deviations
-    are treated as independent and the variance between regions as known.
+    Only the deviation from the mean is shrunk; every interval includes the error of the mean. Deviations are treated as
+    independent and the variance between regions as known.
     """
     shrunk, low, high = (np.full(len(log_gains), np.nan) for _ in range(3))
     complete = np.isfinite(log_gains) & np.isfinite(draws).all(axis=0)
@@ -115,7 +111,7 @@ ERROR_DRAWS = 200
 def with_gains(
     table: pd.DataFrame,
     means: Floats,
-    of_first: NDArray[np.bool_],
+    of_first: Flags,
     second: str,
     settings: StatisticsConfig,
     rng: np.random.Generator,
@@ -136,9 +132,8 @@ def with_gains(
         log_gain=log_gain(table["mean_first"].to_numpy(float), table["mean_second"].to_numpy(float), floors),
         ratio=table["mean_first"] / table["mean_second"].where(table["mean_second"] > 0),
     )
-    gain_notes = _gain_notes(table, second)
-    notes = [joined(note, why) for note, why in zip(table["note"], gain_notes, strict=True)]
-    table["note"] = np.array(notes, dtype=object)
+    notes = zip(table["note"], _gain_notes(table, second), strict=True)
+    table["note"] = np.array([joined(*both) for both in notes], dtype=object)
     complete = np.flatnonzero(np.isfinite(means).all(axis=0))
 
     def gains(weights: Floats) -> Floats:
@@ -159,16 +154,16 @@ def with_gains(
     return table
 
 
-def log_ratio_error(means: Floats, of_first: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def log_ratio_error(means: Floats, of_first: Flags) -> tuple[Floats, Floats]:
     """Standard error of the log of the ratio of two means (delta method), and its Welch-Satterthwaite df; (columns,).
 
     A t interval on this scale misses in 5 to 6 of 100 with 12 and 48 participants where values are normal or moderately
     skewed (9 where they are lognormal with sigma 1); a percentile interval in 8 to 12 (docs/benchmarks/statistics.md).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = [means[side].var(axis=0, ddof=1) / side.sum() / means[side].mean(axis=0) ** 2
-                 for side in (of_first, ~of_first)]  # fmt: skip
-        freedom = [side.sum() - 1 for side in (of_first, ~of_first)]
+        sides = (of_first, ~of_first)
+        parts = [means[side].var(axis=0, ddof=1) / side.sum() / means[side].mean(axis=0) ** 2 for side in sides]
+        freedom = [side.sum() - 1 for side in sides]
         total = parts[0] + parts[1]
         df: Floats = total**2 / (parts[0] ** 2 / freedom[0] + parts[1] ** 2 / freedom[1])
     error: Floats = np.sqrt(total)
@@ -191,32 +186,19 @@ def _gain_notes(table: pd.DataFrame, second: str) -> list[str | None]:
     return notes
 
 
-PLACES = {
-    "place_low": "Best place that the region may have with the given confidence among the regions of its map and "
-    "metric, the largest {} first; all regions with 1 together hold the true first with that confidence. n/a for {}",
-    "place_high": "Worst place that the region may have",
-}
-"""Columns of the bounds of a place; see `places_by`."""
+PLACES = ("place_low", "place_high")
 Singles = NDArray[np.float32]
 DRAWS = 1_000
 FIRST_STEP = 0.1
 """Share of the error that the first step may make (Romano, Shaikh & Wolf 2014)."""
 
 
-def places_by(column: str, not_for: str) -> dict[str, str]:
-    """`PLACES` of a table whose regions are ranked by a column, and which of its rows have none."""
-    return {name: meaning.format(column, not_for) for name, meaning in PLACES.items()}
-
-
 def influence_on_g(values: Floats, is_first: Flags, fold: Indices) -> Floats:
-    """How much each participant contributes to the error of Hedges' g, per region.
+    """How much each participant contributes to the error of Hedges' g, per region (participants, regions).
 
     Participants' squares add up to the variance of g, squares of differences to that of the difference of two regions'.
     It is the derivative of g by a participant's weight, by difference and standard deviation, each residual divided by
     the root of 1 - leverage (MacKinnon & White 1985, HC2). The small-sample factor of g is left out.
-
-    `values`: (participants, regions). `is_first`: (participants,). `fold`: (participants,). Returns (participants,
-    regions).
     """
     left, side, mates = values.astype(float), is_first.astype(float), np.ones(len(fold))
     for number in np.unique(fold):
@@ -237,12 +219,10 @@ def influence_on_g(values: Floats, is_first: Flags, fold: Indices) -> Floats:
 
 
 def influence_on_r(values: Floats, other: Floats, nuisance: Floats) -> Floats:
-    """How much each participant contributes to the error of a (partial) correlation; see `influence_on_g`.
+    """How much each participant contributes to the error of a (partial) correlation with other (participants, 1).
 
-    It is x y - r (x^2 + y^2) / 2 of residuals of norm 1 (Hampel 1974), over the root of 1 - leverage.
-
-    `values`: (participants, regions). `other`: (participants, 1), what is correlated with each region. `nuisance`:
-    (participants, q), what is held, intercept first. Returns (participants, regions).
+    It is x y - r (x^2 + y^2) / 2 of residuals of norm 1 (Hampel 1974), over the root of 1 - leverage; see
+    `influence_on_g`. nuisance (participants, q) is held, intercept first.
     """
     held = np.linalg.qr(nuisance)[0]
     x, y = (side - held @ (held.T @ side) for side in (other, values))
@@ -259,11 +239,8 @@ def place_bounds(
     """Best and worst place that each region may have; the largest value is first.
 
     The true place of a region lies within its bounds with the confidence given, and so does the true first among all
-    regions whose best place is 1. Regions that are truly equal share the best of their places.
-
-    `estimates`: (regions,). `influence`: (participants, regions), as of `influence_on_g`; a participant's column of
-    zero means no part in it. `group`: (participants,), whose members vary about a mean of their own, such as a class.
-    `low, high`: (regions,).
+    regions whose best place is 1. Regions that are truly equal share the best of their places. influence (participants,
+    regions) is that of `influence_on_g`; members of a `group`, such as a class, vary about a mean of their own.
 
     Examples
     --------
@@ -326,10 +303,7 @@ def _quantile(values: Singles, level: float) -> np.float32:
 def write_places(
     table: pd.DataFrame, by: str, influence: Floats, group: Indices, confidence: float, rng: np.random.Generator
 ) -> None:
-    """Fill in the columns of `PLACES`: of each map and metric apart, by a column of the table.
-
-    `influence` (participants, rows) and `group` are those of `place_bounds`.
-    """
+    """Fill in the columns of `PLACES` by a column of the table, of each map and metric apart; see `place_bounds`."""
     for column in PLACES:
         table[column] = pd.array([pd.NA] * len(table), "Int64")
     apart = [name for name in ("map", "metric") if name in table]

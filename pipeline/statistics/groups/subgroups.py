@@ -1,31 +1,26 @@
 """Relevance within subgroups, and effects of covariates: on the difference between the classes, or on both alike.
 
-``subgroups.tsv`` is descriptive: mean, number of participants, and difference between the classes. That p is below 5 %
-in one subgroup and not in another does not show that they differ. Subgroups with fewer participants than the minimum
-are suppressed: their means are noise, and could identify participants.
+``subgroups.tsv`` is descriptive: that p is below 5 % in one subgroup and not in another does not show that they differ.
+Subgroups with fewer participants than the minimum are suppressed: their means are noise, and could identify people.
 
-``interactions.tsv`` tests differences between subgroups: the interaction of class and subgroup in a linear model of
-relevance over participants with main effects, covariates and test fold, by Freedman-Lane with one residual variance per
-class. Numeric variables (age, MMSE) are not cut into bands.
-
-``main_effects.tsv`` tests sex, age, education, field strength and site on relevance and volume, each adjusted for the
-others. The model always includes the class, so an effect is one that patients and controls share; whether it differs
-between them is tested in ``interactions.tsv``. Tests are over participants (scans averaged first) by Freedman-Lane;
-those of relevance are adjusted for the test fold. Volumes are log(volume / intracranial volume).
+``interactions.tsv`` tests differences between subgroups: the interaction of class and subgroup over participants, with
+main effects, covariates and test fold, by Freedman-Lane with one residual variance per class. Numbers (age, MMSE) are
+not cut into bands. ``main_effects.tsv`` tests sex, age, education, field strength and site on relevance (adjusted for
+the test fold) and log(volume / intracranial volume), each adjusted for the others and the class: an effect is one that
+patients and controls share.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -35,7 +30,6 @@ from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import (
     CLASSES,
     COURSE,
-    LEVEL_IS,
     Levels,
     TwoGroups,
     difference_within,
@@ -47,97 +41,50 @@ from heatlas.pipeline.statistics.data.members import (
 )
 from heatlas.pipeline.statistics.data.values import (
     RelevanceColumns,
+    family_of,
     joined,
     kinds_of,
+    numbers_of,
     participant_codes,
     participant_means,
+    stacked,
     untested,
 )
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.fold_effect import (
-    EVEN,
     FoldModel,
     fold_of_participants,
     model_within_folds,
     with_variances,
 )
-from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane, inference
+from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.resampling.means import (
-    INTERVAL_OF_MEANS,
-    OF_INTERVAL,
-    caveats_of_groups,
-    mean_intervals,
-)
+from heatlas.pipeline.statistics.resampling.means import OF_INTERVAL, caveats_of_groups, mean_intervals
+from heatlas.pipeline.statistics.tables import declared
 
 WELCH = "Welch"
 NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"
 
-SUBGROUPS_COLUMNS = {
-    "variable": "Variable that defines the subgroups; course is the diagnosis at the scan, with MCI divided by outcome",
-    "level": LEVEL_IS,
-    "map": "Relevance map; n/a for a suppressed subgroup",
-    **described("group"),
-    "n_participants": "Participants of the subgroup",
-    **described("n_scans"),
-    "mean_density": "Mean density over participants (each participant's scans averaged first)",
-    "sd_density": "Standard deviation over participants (n - 1)",
-    "ci_low": "Lower bound of the interval of mean_density over participants",
-    "ci_high": "Upper bound of the interval of mean_density over participants",
-    "interval": INTERVAL_OF_MEANS,
-    "n_positive": "Participants of the positive class in the subgroup; n/a if suppressed",
-    "n_negative": "Participants of the negative class in the subgroup, without those counted in n_positive; n/a if "
-    "suppressed",
-    "class_difference": "Mean density of the positive minus the negative class in the subgroup; if fold_held, the "
-    "mean of the differences within test folds, weighted by n1 n2 / (n1 + n2)",
-    "fold_held": "Whether class_difference is adjusted for the test fold (each fold's maps come from its own network)",
-    "class_difference_low": "Lower bound of the interval of class_difference over participants",
-    "class_difference_high": "Upper bound of the interval of class_difference",
-    "class_difference_interval": "Welch: t interval with one variance per class (within test folds if fold_held); none",
-    "class_hedges_g": "Hedges' g of class_difference: in pooled standard deviations (within test folds if "
-    "fold_held), corrected for small samples; n/a with fewer than 8 degrees of freedom",
-    "class_hedges_g_low": "Lower bound of the interval of class_hedges_g, from the same t",
-    "class_hedges_g_high": "Upper bound",
-    "note": "Why there is no value, what was suppressed, or a caveat",
-}
-_OF_CLASSES = (
-    "class_difference", "class_difference_low", "class_difference_high", "class_hedges_g", "class_hedges_g_low",
-    "class_hedges_g_high",
-)  # fmt: skip
-SUBGROUPS_TABLE = Table(
-    "subgroups", SUBGROUPS_COLUMNS, "subgroup, map and bilateral group", "How relevant are regions in each subgroup?",
-    forms={"level": Form.TEXT},
-)  # fmt: skip
+SUBGROUPS_TABLE = declared("subgroups")
 
 
 def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``subgroups``: a row per variable, level, map and bilateral group."""
-    settings = inputs.config.statistics
-    scans = inputs.all_scans
-    frame, densities = scans.frame, scans.values.densities.reshape(len(scans.frame), -1)
-    blocks = [pd.DataFrame(columns=list(SUBGROUPS_COLUMNS))]
-    for variable in settings.subgroups.variables:
+    blocks = []
+    for variable in inputs.config.statistics.subgroups.variables:
         try:
             levels = subgroup_levels(inputs, variable)
         except BadInputError as error:
             blocks.append(untested(SUBGROUPS_TABLE, variable=variable, note=str(error)))
             continue
-        for level in levels.names:
-            blocks.append(_of_level(inputs, levels, level, frame, densities, settings))
-    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(SUBGROUPS_COLUMNS)]
+        blocks += [_of_level(inputs, levels, level) for level in levels.names]
+    return stacked(SUBGROUPS_TABLE, blocks)
 
 
-def _of_level(
-    inputs: StatisticsInputs,
-    levels: Levels,
-    level: str,
-    frame: pd.DataFrame,
-    densities: Floats,
-    settings: StatisticsConfig,
-) -> pd.DataFrame:
-    members = levels.members(level)
-    members_frame, values = frame[members], densities[members]
+def _of_level(inputs: StatisticsInputs, levels: Levels, level: str) -> pd.DataFrame:
+    scans, settings, members = inputs.all_scans, inputs.config.statistics, levels.members(level)
+    members_frame = scans.frame[members]
+    values = scans.values.densities[members].reshape(len(members_frame), -1)
     minimum = settings.subgroups.minimum_participants
     n_participants, n_scans = members_frame["participant_id"].nunique(), len(members_frame)
     counts = {"n_participants": n_participants, "n_scans": n_scans}
@@ -146,11 +93,12 @@ def _of_level(
         return untested(SUBGROUPS_TABLE, variable=levels.variable, level=level, note=note).assign(**counts)
     codes, _ = participant_codes(members_frame["participant_id"].tolist())
     means = participant_means(values, codes)
-    table = pd.DataFrame(
-        [(name, group) for name in inputs.values.maps for group in inputs.values.groups], columns=["map", "group"]
-    ).assign(variable=levels.variable, level=level, **counts)
     intervals, interval_notes = mean_intervals(means, settings.confidence)
-    table = table.assign(
+    maps_and_groups = itertools.product(inputs.values.maps, inputs.values.groups)
+    table = pd.DataFrame(maps_and_groups, columns=["map", "group"]).assign(
+        variable=levels.variable,
+        level=level,
+        **counts,
         mean_density=means.mean(axis=0),
         sd_density=means.std(axis=0, ddof=1),
         ci_low=intervals.low,
@@ -176,7 +124,7 @@ def _with_class_difference(
     codes, _ = participant_codes(people[used].tolist())
     is_positive = participant_means(target[used], codes) > 0.5
     counts = {"n_positive": int(is_positive.sum()), "n_negative": int((~is_positive).sum())}
-    blank = dict.fromkeys(_OF_CLASSES, np.nan)
+    blank = {name: np.nan for name in numbers_of(SUBGROUPS_TABLE) if name.startswith("class_")}
     table = table.assign(**counts, **blank, class_difference_interval=NO_INTERVAL, fold_held=False)
     minimum = settings.subgroups.minimum_participants
     if min(counts.values()) < minimum:
@@ -210,30 +158,7 @@ def _with_class_difference(
     )
 
 
-INTERACTIONS_COLUMNS = {
-    "variable": "Column whose interaction with the class is tested",
-    "levels": "Subgroups compared; n/a for a numeric variable",
-    "map": "Relevance map; n/a if the variable cannot be tested",
-    **described("group"),
-    "estimate": "Change of the class difference in density per unit of the variable, or between two subgroups (later "
-    f"minus first of levels), adjusted for fold {EVEN}; n/a for more than two subgroups",
-    **inference("standard_error"),
-    "statistic": "t, or F for more than two subgroups; with one residual variance per class",
-    **inference("df_tested"),
-    "df": "Residual degrees of freedom (Welch-Satterthwaite)",
-    "partial_r": "Partial correlation of density and interaction (effect size); for F the square root of partial R2",
-    **inference("p"),
-    "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the family",
-    **inference("p_fdr", "family"),
-    "covariates": "Other covariates of the model, including the test fold if used; n/a for none",
-    **inference("n_participants", "n_scans", "n_permutations", "exact"),
-    "note": "Why there is no test, or what was left out",
-}
-INTERACTIONS_TABLE = Table(
-    "interactions", INTERACTIONS_COLUMNS, "variable, map and bilateral group",
-    "Does the difference between the classes depend on the subgroup?",
-    inference=Inference("exploratory", "all regions and maps of one variable"),
-)  # fmt: skip
+INTERACTIONS_TABLE = declared("interactions")
 
 
 def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -241,7 +166,7 @@ def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     columns = RelevanceColumns.of(inputs.values, ["density"])
     two = TwoGroups.of(inputs, *CLASSES)
     frame = inputs.frame.iloc[two.rows].assign(_positive=two.is_first.astype(float)).reset_index(drop=True)
-    blocks = [pd.DataFrame(columns=list(INTERACTIONS_COLUMNS))]
+    blocks = []
     for variable in inputs.config.statistics.subgroups.variables:
         if variable == COURSE:  # the class itself
             continue
@@ -250,8 +175,7 @@ def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         except BadInputError as error:
             why = str(error).replace("_positive", "class").replace("_level", variable)
             blocks.append(untested(INTERACTIONS_TABLE, variable=variable, df_tested=0, note=why))
-    table = pd.concat(blocks[1:] or blocks, ignore_index=True)
-    return table[list(INTERACTIONS_COLUMNS)]
+    return stacked(INTERACTIONS_TABLE, blocks)
 
 
 def _of_variable(
@@ -266,7 +190,11 @@ def _of_variable(
     notes = [two.note]
     if levels.is_banded:
         values = one_value_per_participant(frame[variable], frame["participant_id"], False)
-        _require_participants(frame, values.notna().to_numpy(), settings.subgroups.minimum_participants)
+        counts, minimum = _participants(frame, values.notna().to_numpy()), settings.subgroups.minimum_participants
+        if min(counts) < minimum:
+            raise BadInputError(
+                f"{counts[0]} and {counts[1]} participants of the two classes; {minimum} of each are needed."
+            )
         names: tuple[str, ...] = ()
         # Centred and scaled for numerical stability; centring does not change the interaction, scaling is undone below.
         spread = float(values.std()) or 1.0
@@ -292,12 +220,11 @@ def _of_variable(
         **test.columns(), variable=variable, levels=", ".join(names) or None, n_scans=len(design.rows)
     )
     table["estimate"], table["standard_error"] = test.estimate / spread, test.standard_error / spread
-    n_tests = int(np.isfinite(test.p).sum())
     held = [name for name in model.covariates if name != "_positive" and "_level" not in name]
     design_note = (design.note or "").replace("_level", variable).replace("_positive", "class")
     shared = joined(*notes, design_note)
     return table.assign(
-        family=f"{n_tests} regions x maps" if n_tests else "none",
+        family=family_of(test.p, "regions x maps"),
         covariates=", ".join(held) or None,
         note=np.array([joined(problem, shared) for problem in test.problems], dtype=object),
     )
@@ -319,14 +246,6 @@ def _large_enough(levels: Levels, frame: pd.DataFrame, minimum: int) -> tuple[tu
     return tuple(level for level, _ in kept), shown
 
 
-def _require_participants(frame: pd.DataFrame, members: np.ndarray, minimum: int) -> None:
-    counts = _participants(frame, members)
-    if min(counts) < minimum:
-        raise BadInputError(
-            f"{counts[0]} and {counts[1]} participants of the two classes; {minimum} of each are needed."
-        )
-
-
 def _participants(frame: pd.DataFrame, members: np.ndarray) -> tuple[int, int]:
     """Number of participants of the positive and of the negative class."""
     is_positive = frame["_positive"].to_numpy() == 1
@@ -338,78 +257,50 @@ CLASS = "label"
 FEWEST_KNOWN = 0.8
 """Share of participants for whom a covariate must be known; a rarer one would exclude too many from every test."""
 
-MAIN_EFFECTS_COLUMNS = {
-    "source": "Relevance map (density), or volume: log(volume / intracranial volume)",
-    "variable": "Variable tested, adjusted for the class and the other variables",
-    "contrast": "Levels compared by estimate; n/a for a numeric variable (estimate per unit) and for more than two "
-    "levels",
-    "group": "Bilateral group of regions; n/a if the variable cannot be tested",
-    "estimate": f"Difference between two levels, or change per unit; of relevance {EVEN}; n/a for more than two levels",
-    **inference("standard_error"),
-    "statistic": "t, or F for more than two levels, with one variance per level, or for all where the note says so",
-    **inference("df_tested"),
-    "df": "Residual degrees of freedom (of F with one variance per level: Welch's)",
-    "partial_r": "Partial correlation (effect size); for F the square root of partial R2",
-    **inference("p"),
-    "p_fwe": "Family-wise p: corrected by the largest statistic of each permutation over the groups of the source",
-    **inference("p_fdr"),
-    "covariates": "Covariates of the model; for relevance they include the test fold; n/a for none",
-    **inference("n_participants", "n_permutations", "exact"),
-    "note": "Why there is no test, or what was left out",
-}
-MAIN_EFFECTS_TABLE = Table(
-    "main_effects", MAIN_EFFECTS_COLUMNS, "variable, source and bilateral group",
-    "Do other variables affect relevance and volume?",
-    inference=Inference("exploratory", "all regions of one variable and source"),
-)  # fmt: skip
+MAIN_EFFECTS_TABLE = declared("main_effects")
+Models = dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]]
+"""Models, with variance groups, by variable, whether fold is held, and the scans that have a value."""
 
 
 def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     """Table ``main_effects``: a row per source, variable and bilateral group."""
     frame = inputs.frame
     variables = inputs.config.statistics.main_effects.variables
-    blocks = [pd.DataFrame(columns=list(MAIN_EFFECTS_COLUMNS))]
-    models: dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]] = {}
+    blocks = [MAIN_EFFECTS_TABLE.frame()]
+    models: Models = {}
     for features in region_features(inputs.values, inputs.volumes):
         values = relative_volumes(features, frame) if features.source == VOLUME else features.values
         for variable in variables:
             try:
-                blocks.append(_test_source(inputs, features, values, variable, frame, models))
+                blocks.append(_test_source(inputs, features, values, variable, models))
             except BadInputError as error:
-                row = dict.fromkeys(MAIN_EFFECTS_COLUMNS) | {"source": features.source, "variable": variable}
+                row = dict.fromkeys(MAIN_EFFECTS_TABLE.meanings) | {"source": features.source, "variable": variable}
                 blocks.append(pd.DataFrame([row | {"note": str(error)}]).astype({"n_participants": "Int64"}))
     filled = [block.dropna(axis=1, how="all") for block in blocks[1:]]  # which pandas 2 warns of
     table = pd.concat(filled or blocks, ignore_index=True)
-    return table.reindex(columns=list(MAIN_EFFECTS_COLUMNS))
+    return table.reindex(columns=list(MAIN_EFFECTS_TABLE.meanings))
 
 
-def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> NDArray[np.float64]:
+def relative_volumes(features: RegionFeatures, frame: pd.DataFrame) -> Floats:
     """Log of volume over intracranial volume, shape (scans, groups); NaN where one of them is unknown or 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative: NDArray[np.float64] = np.log(features.values / frame["tiv_mm3"].to_numpy(float)[:, None])
+        relative: Floats = np.log(features.values / frame["tiv_mm3"].to_numpy(float)[:, None])
     relative[~np.isfinite(relative)] = np.nan
     return relative
 
 
 def _test_source(
-    inputs: StatisticsInputs,
-    features: RegionFeatures,
-    values: NDArray[np.float64],
-    variable: str,
-    frame: pd.DataFrame,
-    models: dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]],
+    inputs: StatisticsInputs, features: RegionFeatures, values: Floats, variable: str, models: Models
 ) -> pd.DataFrame:
     """Rows of one variable in one source; BadInputError if it cannot be tested. Maps of the same scans share models."""
-    settings = inputs.config.statistics
+    settings, frame = inputs.config.statistics, inputs.frame
     variables = settings.main_effects.variables
     if variable not in frame.columns:
         raise BadInputError(f"no column {variable} in scans.tsv or clinical.tsv.")
     has_value = np.isfinite(values).any(axis=1)
     if not has_value.any():
         raise BadInputError("no scan has a volume and an intracranial volume.")
-    lacking = (
-        f"{counted(int((~has_value).sum()), 'scan')} without a value in any group" if not has_value.all() else None
-    )
+    lacking = None if has_value.all() else f"{counted(int((~has_value).sum()), 'scan')} without a value in any group"
     frame, values = frame.iloc[np.flatnonzero(has_value)].reset_index(drop=True), values[has_value]
     others, sparse = _covariates([name for name in variables if name != variable], frame)
     key = variable, settings.fold_effect and features.source != VOLUME, has_value.tobytes()
@@ -419,11 +310,14 @@ def _test_source(
     (model, groups), design = models[key], models[key][0].design
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
     test = freedman_lane(values, design, model.exchange, Resampling.orders(settings, rng), groups)
-    return pd.DataFrame({"group": features.groups}).assign(
-        **test.columns(), source=features.source, variable=variable,
-        contrast=_contrast(design, variable, test.df_tested), covariates=", ".join(model.covariates) or None,
-        note=np.array([joined(problem, lacking, sparse, design.note) for problem in test.problems], dtype=object),
-    )  # fmt: skip
+    notes = [joined(problem, lacking, sparse, design.note) for problem in test.problems]
+    return pd.DataFrame({"group": features.groups, **test.columns()}).assign(
+        source=features.source,
+        variable=variable,
+        contrast=_contrast(design, variable, test.df_tested),
+        covariates=", ".join(model.covariates) or None,
+        note=np.array(notes, dtype=object),
+    )
 
 
 def _covariates(names: list[str], frame: pd.DataFrame) -> tuple[list[str], str | None]:

@@ -1,8 +1,8 @@
 """Who was analysed and what their maps are like: demographics by class, and relevance by region and group of scans.
 
-Relevance is averaged over participants (scans averaged first). Its summary has bilateral groups. The table of the
-region explorer has a row per region or bilateral group, method and group of scans: rows of bilateral groups repeat the
-tables of the statistics; rows of single regions are means of ``group/relevance.tsv``.
+Relevance is averaged over participants (scans averaged first). The table of the region explorer has a row per region or
+bilateral group, method and group of scans: rows of bilateral groups repeat the tables of the statistics; rows of single
+regions are means of ``group/relevance.tsv``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
 from heatlas.atlases.regions import RegionTable
@@ -21,62 +20,31 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.run.declared import CLASSES, Inference, Table, described
 from heatlas.pipeline.run.layout.scan_files import LRP, beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import interval_of_g
 from heatlas.pipeline.statistics.data.values import (
     OUTCOMES,
     RelevanceValues,
+    joined,
     map_totals,
     participant_codes,
     participant_means,
     with_shares,
 )
-from heatlas.pipeline.statistics.groups.gains import PLACES, places_by, write_places
+from heatlas.pipeline.statistics.groups.gains import write_places
 from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS
-from heatlas.pipeline.statistics.resampling.means import INTERVAL_OF_MEANS, mean_intervals
+from heatlas.pipeline.statistics.resampling.means import mean_intervals
+from heatlas.pipeline.statistics.tables import declared
 
 TOTAL = "all"
 
-DEMOGRAPHICS_COLUMNS = {
-    "label": "Class, or all; a participant with scans of both classes is in both",
-    "variable": "scans (per participant), age (years), female (share), mmse, tiv_mm3 or hippocampus_mm3",
-    "n_participants": "Participants of the class",
-    "n_scans": "Scans of the class",
-    "n_known": "Participants with a value",
-    "mean": "Mean over participants (each participant's scans of the class averaged first)",
-    "sd": "Standard deviation over participants (n - 1)",
-    "minimum": "Smallest value over participants",
-    "maximum": "Largest value over participants",
-}
-DEMOGRAPHICS_TABLE = Table(
-    "demographics", DEMOGRAPHICS_COLUMNS, "class and variable", "Who is in the cohort?", filled=("label", "variable",
-    "n_participants", "n_known"), values={"label": (CLASSES, "all")},
-)  # fmt: skip
-TESTS_COLUMNS = {
-    "variable": "As in demographics",
-    "test": "Welch's t; for sex, Fisher's exact test",
-    "statistic": "t; for sex the odds ratio of being female",
-    "p": "Two-sided p, uncorrected; a large p does not show that the classes are alike",
-    "hedges_g": "Difference in pooled standard deviations, positive class minus negative; n/a for sex",
-    "hedges_g_low": "Lower bound of the interval of hedges_g, from the same t",
-    "hedges_g_high": "Upper bound of the interval",
-    "n_positive": "Participants of the positive class with a value",
-    "n_negative": "Participants of the negative class with a value",
-    "note": "Why there is no value, or who was left out",
-}
-DEMOGRAPHIC_TESTS_TABLE = Table(
-    "demographic_tests", TESTS_COLUMNS, "variable", "Do the classes differ in age, sex and other characteristics?",
-    filled=("variable",),
-    inference=Inference("exploratory", "each variable alone, as a description of the cohort"),
-)  # fmt: skip
-_NOTHING = dict.fromkeys(("test", "statistic", "p", "hedges_g", "hedges_g_low", "hedges_g_high"), np.nan) | {
-    "note": None
-}
+DEMOGRAPHICS_TABLE = declared("demographics")
+DEMOGRAPHIC_TESTS_TABLE = declared("demographic_tests")
+_NOTHING = {**dict.fromkeys(("statistic", "p", "hedges_g", "hedges_g_low", "hedges_g_high"), np.nan), "note": None}
 _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 
 
@@ -90,8 +58,10 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
         people = rows_of_class.groupby("participant_id")
         values = people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float))
         for variable in _VARIABLES:
-            rows.append(_row(label, variable, len(rows_of_class), values[variable]))
-    return pd.DataFrame(rows, columns=list(DEMOGRAPHICS_COLUMNS))
+            there = values[variable].dropna()
+            summary = (there.mean(), there.std(ddof=1), there.min(), there.max())
+            rows.append([label, variable, len(values), len(rows_of_class), len(there), *summary])
+    return DEMOGRAPHICS_TABLE.frame(rows)
 
 
 def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
@@ -106,25 +76,23 @@ def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
 def demographic_tests(scans: Sequence[Scan], cohort: CohortConfig, confidence: float = 0.95) -> pd.DataFrame:
     """Tests of differences between the classes, one row per variable, with participants as units.
 
-    Participants with scans of both classes are left out and counted in the note. `confidence` is that of the intervals.
+    Participants with scans of both classes are left out and counted in the note.
     """
     frame = pd.DataFrame([_facts(scan) for scan in scans], columns=["participant_id", "label", *_VARIABLES])
     classes = frame.groupby("participant_id")["label"].nunique()
     both = set(classes.index[classes > 1])
     frame = frame[~frame["participant_id"].isin(both)]
     people = frame.groupby("participant_id")
-    values = (
-        people[list(_VARIABLES[1:])].mean().assign(scans=people.size().astype(float), label=people["label"].first())
-    )
+    values = people[list(_VARIABLES[1:])].mean()
+    values = values.assign(scans=people.size().astype(float), label=people["label"].first())
     left_out = f"{counted(len(both), 'participant')} with scans of both classes left out" if both else None
     rows = []
     for variable in _VARIABLES:
         a, b = (values.loc[values["label"] == name, variable].dropna() for name in (cohort.positive, cohort.negative))
         test = _fisher(a, b) if variable == "female" else welch(a, b, confidence)
-        notes = [note for note in (test.pop("note"), left_out) if note]
-        rows.append({"variable": variable, **test, "n_positive": len(a), "n_negative": len(b),
-                     "note": "; ".join(notes) or None})  # fmt: skip
-    return pd.DataFrame(rows, columns=list(TESTS_COLUMNS))
+        counts = {"n_positive": len(a), "n_negative": len(b)}
+        rows.append({"variable": variable, **test, **counts, "note": joined(test["note"], left_out)})
+    return DEMOGRAPHIC_TESTS_TABLE.frame(rows)
 
 
 def welch(a: pd.Series, b: pd.Series, confidence: float = 0.95) -> dict[str, Any]:
@@ -132,29 +100,29 @@ def welch(a: pd.Series, b: pd.Series, confidence: float = 0.95) -> dict[str, Any
     answer: dict[str, Any] = _NOTHING | {"test": "Welch's t"}
     alike = [np.ptp(side) <= 1e-12 * np.abs(side).max() for side in (a.to_numpy(float), b.to_numpy(float)) if len(side)]
     if min(len(a), len(b)) < 2 or all(alike):
-        return {**answer, "note": "fewer than two values in a class, or all values are equal"}
+        return answer | {"note": "fewer than two values in a class, or all values are equal"}
     result = stats.ttest_ind(a, b, equal_var=False)
     if not np.isfinite(result.statistic):
-        return {**answer, "note": "values are too close together, or too large, for a variance"}
+        return answer | {"note": "values are too close together, or too large, for a variance"}
     values = np.concatenate([a, b]).astype(float)[:, None]
     g = hedges_g(values, np.arange(len(values)) < len(a))
     critical = stats.t.isf((1 - confidence) / 2, result.df)
     low, high = interval_of_g(g, np.zeros(len(values), np.intp), np.array([result.statistic]), critical)
-    return {**answer, "statistic": float(result.statistic), "p": float(result.pvalue), "hedges_g": float(g[0]),
-            "hedges_g_low": float(low[0]), "hedges_g_high": float(high[0])}  # fmt: skip
+    answer |= {"statistic": float(result.statistic), "p": float(result.pvalue)}
+    return answer | {"hedges_g": float(g[0]), "hedges_g_low": float(low[0]), "hedges_g_high": float(high[0])}
 
 
 def _fisher(a: pd.Series, b: pd.Series) -> dict[str, Any]:
     answer: dict[str, Any] = _NOTHING | {"test": "Fisher's exact"}
     if not len(a) or not len(b):
-        return {**answer, "note": "no value in a class"}
+        return answer | {"note": "no value in a class"}
     table = [[int((x > 0.5).sum()), int((x <= 0.5).sum())] for x in (a, b)]
     if not np.sum(table, axis=0).all():
-        return {**answer, "note": "all values are equal"}
+        return answer | {"note": "all values are equal"}
     odds, p = stats.fisher_exact(table)
-    is_finite = bool(np.isfinite(odds))
-    return {**answer, "statistic": float(odds) if is_finite else np.nan, "p": float(p),
-            "note": None if is_finite else "the odds ratio is not finite"}  # fmt: skip
+    if not np.isfinite(odds):
+        return answer | {"p": float(p), "note": "the odds ratio is not finite"}
+    return answer | {"statistic": float(odds), "p": float(p)}
 
 
 def _facts(scan: Scan) -> dict[str, Any]:
@@ -164,46 +132,7 @@ def _facts(scan: Scan) -> dict[str, Any]:
     return {"participant_id": scan.participant_id, "label": scan.label, "scans": 1.0, **values}
 
 
-def _row(label: str, variable: str, n_scans: int, values: pd.Series) -> dict[str, Any]:
-    there = values.dropna()
-    return {
-        "label": label,
-        "variable": variable,
-        "n_participants": len(values),
-        "n_scans": n_scans,
-        "n_known": len(there),
-        "mean": there.mean(),
-        "sd": there.std(ddof=1),
-        "minimum": there.min(),
-        "maximum": there.max(),
-    }
-
-
-SUMMARY_COLUMNS = {
-    **described("map", "group"),
-    "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
-    "n_participants": "Participants with such scans",
-    **described("n_scans"),
-    "mean_sum": "Mean sum over participants (each participant's scans averaged first)",
-    "mean_density": "Mean density over participants",
-    "sd_density": "Standard deviation of density over participants (n - 1)",
-    "ci_low": "Lower bound of the interval of mean_density over participants",
-    "ci_high": "Upper bound of the interval of mean_density over participants",
-    "interval": INTERVAL_OF_MEANS,
-    **places_by("mean_density", "all but the positive class"),
-    "mean_gain": "Mean gain over participants",
-    "n_gain": "Participants with a known gain",
-    "scan_mean_sum": "Mean sum over scans, as in the founding study",
-    "scan_mean_density": "Mean density over scans, as in the founding study",
-    "ratio_of_means": "scan_mean_sum divided by that of the negative class (the founding study's gain); n/a if the "
-    "latter is not above 0",
-    "note": "Why there is no value or interval, or a caveat",
-}
-REGION_SUMMARY_TABLE = Table(
-    "region_summary", SUMMARY_COLUMNS, "map, bilateral group and group of scans",
-    "What is the mean relevance of each region in each group?", filled=("map", "group", "scan_group", "n_participants",
-    "n_scans"), later=tuple(PLACES), values={"scan_group": (CLASSES, "TP", "FP", "TN", "FN")},
-)  # fmt: skip
+REGION_SUMMARY_TABLE = declared("region_summary")
 
 
 def region_summary(values: RelevanceValues, cohort: CohortConfig, confidence: float, seed: int) -> pd.DataFrame:
@@ -228,7 +157,7 @@ def region_summary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 def _block(
     values: RelevanceValues,
     scan_group: str,
-    members: NDArray[np.bool_],
+    members: Flags,
     controls: Floats,
     confidence: float,
     rng: np.random.Generator | None,
@@ -269,7 +198,7 @@ def _block(
         each = densities.reshape(len(names), -1)
         influence = (each - each.mean(axis=0)) / np.sqrt(len(names) * (len(names) - 1))
         write_places(table, "mean_density", influence, np.zeros(len(names), np.intp), confidence, rng)
-    return table.reindex(columns=list(SUMMARY_COLUMNS))
+    return table.reindex(columns=list(REGION_SUMMARY_TABLE.meanings))
 
 
 def _mean(values: Floats) -> Floats:
@@ -282,45 +211,10 @@ def _mean(values: Floats) -> Floats:
 
 BILATERAL = "bilateral"
 
-EXPLORER_TABLE = Table(
-    "region_explorer",
-    {
-        **described("map"),
-        "method": "lrp, or the name of another method",
-        "beta": "Beta of LRP; n/a for other methods",
-        "scan_group": "Scans averaged: those of a class, or TP, FP, TN, FN",
-        "hemisphere": "bilateral (both sides pooled), or left, right, both (midline) for a single region of the atlas",
-        **described("group"),
-        "lobe": "Lobe or division; n/a if the atlas has none, or a group spans several",
-        "region": "Label number of a single region; 0 is the rest of the volume; n/a for a bilateral group",
-        "name": "Region, with its hemisphere",
-        "n_voxels": "Number of voxels on the grid of the maps",
-        "n_participants": "Participants with such scans",
-        **described("n_scans"),
-        "mean_evidence": "Mean over participants of the sum of an evidence map, in logits (in the unit of the target "
-        "for a regression task); n/a for other maps",
-        "mean_share": "Mean over participants of the share of the map: sum divided by the sum of all bilateral groups' "
-        "absolute sums",
-        "mean_density": "Mean density (sum / voxels) over participants",
-        "mean_sum": "Mean sum over participants",
-        "mean_gain": "Mean gain over participants; bilateral groups only",
-        "tested": "Metric that hedges_g and p compare: evidence for evidence maps, otherwise share, or density if the "
-        "run did not compare shares",
-        "hedges_g": "Standardised difference, positive - negative class; of the map and bilateral group, the same in "
-        "every scan_group",
-        "hedges_g_low": "Lower bound of the interval of hedges_g",
-        "hedges_g_high": "Upper bound",
-        "p": "Permutation p of the difference, uncorrected",
-        "p_fwe": "Family-wise p: corrected by the largest |t| over all maps and groups",
-        "p_fdr": "p adjusted for the false discovery rate (Benjamini-Hochberg)",
-    },
-    "map, group of scans and region, or bilateral group", "What is known of each region?", stage="report",
-    file="figures/region_explorer.tsv",
-)  # fmt: skip
+EXPLORER_TABLE = declared("region_explorer")
 
 _EFFECTS = ["hedges_g", "hedges_g_low", "hedges_g_high", "p", "p_fwe", "p_fdr"]
 _MEASURES = ["share", "density", "sum"]
-_MEANS = [f"mean_{name}" for name in _MEASURES]
 
 
 def method_and_beta(map_name: str) -> tuple[str, float]:
@@ -346,15 +240,11 @@ def explorer_table(
     labels: Sequence[str],
     evidence: Collection[str] = (),
 ) -> pd.DataFrame:
-    """All rows of the explorer.
+    """All rows of `EXPLORER_TABLE`: by map, scan group, bilateral before single regions, then by name.
 
-    Gives `EXPLORER_COLUMNS`; by map, scan group, bilateral before single regions, then by name.
-
-    `summary`: ``region_summary.tsv``. `effects`: tests between the classes: ``map``, ``group`` and the columns from
-    ``tested`` on. `bilateral`: ``relevance_bilateral.tsv``. `relevance`: ``relevance.tsv``; without it there are only
-    bilateral groups. `predictions`: ``predictions.tsv``. `regions`: of the run's atlas. `map_names`: in display order.
-    `labels`: positive and negative class. `evidence`: names of the evidence maps. Returns `EXPLORER_TABLE.meanings`; by
-    map, scan group, bilateral before single regions, then by name.
+    `effects`: tests between the classes: ``map``, ``group`` and the columns from ``tested`` on. Without `relevance`
+    (``relevance.tsv``) there are only bilateral groups. `map_names` are in display order; `labels` the positive and the
+    negative class; `evidence` the evidence maps.
     """
     scan_groups = [*labels, *OUTCOMES]
     members = predictions.set_index("scan_id")[["label", "outcome"]]
@@ -373,10 +263,8 @@ def explorer_table(
     for column in ("region", "n_voxels", "n_participants", "n_scans"):
         table[column] = table[column].astype("Int64")
     rank = {name: place for place, name in enumerate([*map_names, *scan_groups])}
-    order = pd.DataFrame({
-        "map": table["map"].map(rank), "scan_group": table["scan_group"].map(rank),
-        "single": table["hemisphere"] != BILATERAL, "name": table["name"], "region": table["region"].fillna(-1),
-    })  # fmt: skip
+    order = pd.DataFrame({name: table[name].map(rank) for name in ("map", "scan_group")})
+    order = order.assign(single=table["hemisphere"] != BILATERAL, name=table["name"], region=table["region"].fillna(-1))
     in_order: pd.DataFrame = table.loc[order.sort_values(order.columns.tolist()).index]
     return in_order[list(EXPLORER_TABLE.meanings)].reset_index(drop=True)
 
@@ -417,10 +305,8 @@ def _single(
     keys = ["map", "region"]
     described = relevance[[*keys, "name", "hemisphere", "group", "n_voxels"]].drop_duplicates(keys)
     lobes = {region.number: region.lobe for region in map(regions.by_number, regions.numbers)}
-    described = described.assign(
-        lobe=described["region"].map(lobes),
-        hemisphere=described["hemisphere"].where(described["region"] != REST, "both"),
-    )
+    sides = described["hemisphere"].where(described["region"] != REST, "both")
+    described = described.assign(lobe=described["region"].map(lobes), hemisphere=sides)
     values = relevance[[*keys, "participant_id", "scan_id", "sum", "density"]]
     values = values.merge(totals[["scan_id", "map", "total"]], on=["scan_id", "map"], how="left")
     values["share"] = (values["sum"] / values["total"]).where((values["total"] > 0) & values["density"].notna())
@@ -429,12 +315,9 @@ def _single(
     for scan_group in scan_groups:
         members_rows = values[(values["outcome"] if scan_group in OUTCOMES else values["label"]) == scan_group]
         means = _person_means(values, scan_group, keys, _MEASURES)
-        counts = {
-            "n_participants": members_rows["participant_id"].nunique(),
-            "n_scans": members_rows["scan_id"].nunique(),
-        }
+        people, scans = members_rows["participant_id"].nunique(), members_rows["scan_id"].nunique()
         rows = described.merge(means, on=keys, how="left")
-        blocks.append(rows.assign(scan_group=scan_group, **counts))
+        blocks.append(rows.assign(scan_group=scan_group, n_participants=people, n_scans=scans))
     missing = dict.fromkeys(["mean_gain", *_EFFECTS], np.nan)
     return pd.concat(blocks, ignore_index=True).assign(tested=None, **missing)
 

@@ -1,13 +1,10 @@
 """ComBat: remove effects of site on the mean and variance of features, keep the effects of covariates.
 
-The model of Johnson et al. (2007) as used for images by Fortin et al. (2018, NeuroImage 167:104):
-``y = alpha + X beta + sigma (gamma_site + sqrt(delta_site) e)``,  so harmonised
-``y* = alpha + X beta + sigma ((y - alpha - X beta) / sigma - gamma_site) / sqrt(delta_site)``.
-
-`fit` estimates a model from training rows: least squares per feature, site parameters in units of the within-site SD,
-then empirical Bayes. A site shifts and scales every feature differently but similarly, so the estimates of single
-features are shrunk towards the site's mean over features, the more the fewer participants were scanned there (Johnson,
-Li & Rabinovic 2007, Biostatistics 8:118). `ComBatModel.transform` applies the model to any rows without refitting.
+The model of Johnson et al. (2007) as used for images by Fortin et al. (2018, NeuroImage 167:104): ``y = alpha + X beta
++ sigma (gamma_site + sqrt(delta_site) e)``. `fit` estimates it from training rows: least squares per feature, then
+empirical Bayes: a site shifts every feature similarly, so estimates are shrunk towards its mean over features, the more
+the fewer participants it has (Johnson, Li & Rabinovic 2007, Biostatistics 8:118). `ComBatModel.transform` applies the
+model to any rows without refitting.
 
 Why not a library: neuroCombat 0.2.12 (the oracle of the tests) needs numpy < 1.24, replaces the covariates of new
 participants by the training mean and does not accept missing values; neuroHarmonize pins it; combatlearn 2.3 refuses
@@ -22,11 +19,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats
 
 POOL = "pooled"
 """Name of the pooled small sites."""
@@ -38,11 +34,11 @@ WhatWithSmall = Literal["refuse", "pooled"]
 class ComBatModel:
     """A fitted model; `transform` does not change it.
 
-    Shapes: alpha, sigma (features,); beta (covariates, features); gamma_hat, delta_hat, gamma, delta (sites, features):
-    location and variance of each site in units of sigma, as estimated and as used, NaN for features that are not
-    adjusted. sigma has n in the denominator, as in neuroCombat. `sites` includes `POOL` if small sites (`members`) were
-    pooled; sites `left_out` were too small even when pooled, and count as unseen. `unadjusted` gives features that are
-    not changed, with the reason. The `reference` site is not changed either.
+    Shapes: alpha, sigma (features,), sigma with n in the denominator; beta (covariates, features); gamma_hat,
+    delta_hat, gamma, delta (sites, features): location and variance of each site in units of sigma, as estimated and as
+    used, NaN for features that are not adjusted. `sites` includes `POOL` if small sites (`members`) were pooled; sites
+    `left_out` were too small even when pooled, and count as unseen. `unadjusted` gives features that are not changed,
+    with the reason. The `reference` site is not changed either.
     """
 
     sites: tuple[str, ...]
@@ -87,11 +83,10 @@ class ComBatModel:
         return mean
 
     def transform(self, values: Floats, site: Sequence[str], covariates: Floats | None = None) -> Floats:
-        """Harmonised values; NaN stays NaN, and a row with NaN in a covariate becomes NaN.
+        """Harmonised values (rows, features); NaN stays NaN, and a row with NaN in a covariate becomes NaN.
 
-        Shapes: values (rows, features), covariates (rows, covariates) as in `fit`. A site without parameters gets those
-        of the pool; without a pool its values are not changed. BadInputError for a refused site, or if the number of
-        features or covariates differs from training.
+        A site without parameters gets those of the pool; without a pool its values are not changed. BadInputError for a
+        refused site, or if the number of features or covariates differs from training.
         """
         design = as_columns(covariates, len(values))
         if values.shape[1] != len(self.alpha) or design.shape[1] != len(self.beta):
@@ -128,12 +123,9 @@ COLLINEAR = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class _TrainingRows:
-    """Rows used (rows,), and their sites: membership (used rows, sites) is 1 where a row belongs to a site.
+    """Rows used (rows,), and their membership (used rows, sites); the other fields are as in `ComBatModel`."""
 
-    `sites`, `members` and `left_out` as in `ComBatModel`.
-    """
-
-    used: NDArray[np.bool_]
+    used: Flags
     membership: Floats
     sites: tuple[str, ...]
     members: tuple[str, ...]
@@ -157,16 +149,6 @@ class _TrainingRows:
         return cls(np.array([name is not None for name in serving], dtype=bool), membership, sites, members, left_out)
 
 
-@dataclass(frozen=True, eq=False)
-class _Standardised:
-    """Values without grand mean and covariates, in units of the within-site standard deviation."""
-
-    z: Floats
-    alpha: Floats
-    sigma: Floats
-    beta: Floats
-
-
 def fit(
     values: Floats,
     site: Sequence[str],
@@ -182,12 +164,10 @@ def fit(
 ) -> ComBatModel:
     """Fit ComBat on training rows, one per participant; values (rows, features) with NaN for missing.
 
-    Effects of `covariates` (rows, covariates), without NaN or intercept, are preserved. `training_covariates` (rows,
-    more), such as the diagnosis, are in the model while sites are estimated, but `transform` does not need them. With
-    `empirical_bayes`, parameters of a site shrink towards their mean over features. The `reference` site is not
-    changed. Sites with fewer than `min_rows` rows (at least 2) are small; `small_site` and `unseen_site` say whether to
-    refuse or pool. BadInputError for small sites, an unknown reference, collinear covariates, n/a in covariates, or
-    fewer than two sites or features.
+    Effects of `covariates` (rows, covariates), without NaN or intercept, are preserved. `training_covariates`, such as
+    the diagnosis, are in the model while sites are estimated, but `transform` does not need them. Sites with fewer than
+    `min_rows` rows (at least 2) are small; `small_site` and `unseen_site` say whether to refuse or pool. BadInputError
+    for small sites, an unknown reference, collinear or missing covariates, or fewer than two sites or features.
     """
     kept, fitted_only = as_columns(covariates, len(values)), as_columns(training_covariates, len(values))
     names = [*covariate_names, *(f"covariate {i + 1}" for i in range(len(covariate_names), 10**3))]
@@ -201,13 +181,14 @@ def fit(
     _require_separable(rows.membership, columns, names)
     unadjusted = _without_spread(values, rows.membership, rows.sites)
     base = None if reference is None else rows.sites.index(reference)
-    standard = _standardise(values, rows.membership, columns, kept.shape[1], base, unadjusted)
-    hat = _site_estimates(standard.z, rows.membership, rows.sites, unadjusted)
+    z, alpha, sigma, coefficients = _standardise(values, rows.membership, columns, base, unadjusted)
+    beta = coefficients[len(rows.sites) :][: kept.shape[1]]
+    hat = _site_estimates(z, rows.membership, rows.sites, unadjusted)
     gamma, delta = _as_used(*hat, unadjusted, base, empirical_bayes)
     rows_of = dict(zip(rows.sites, rows.membership.sum(axis=0).astype(int).tolist(), strict=True))
     return ComBatModel(
-        rows.sites, rows_of, rows.members, rows.left_out, standard.alpha, standard.sigma, standard.beta,
-        hat[0], hat[1], gamma, delta, unadjusted, reference, unseen_site,
+        rows.sites, rows_of, rows.members, rows.left_out, alpha, sigma, beta, hat[0], hat[1], gamma, delta, unadjusted,
+        reference, unseen_site,
     )  # fmt: skip
 
 
@@ -269,9 +250,12 @@ def _without_spread(values: Floats, membership: Floats, sites: Sequence[str]) ->
 
 
 def _standardise(
-    values: Floats, membership: Floats, columns: Floats, n_kept: int, reference: int | None, unadjusted: dict[int, str]
-) -> _Standardised:
-    """Least squares per feature over its known rows; features without residual variance join `unadjusted`."""
+    values: Floats, membership: Floats, columns: Floats, reference: int | None, unadjusted: dict[int, str]
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Values without grand mean and covariates, in units of sigma; alpha, sigma and coefficients per feature.
+
+    Least squares over its known rows; features without residual variance join `unadjusted`.
+    """
     n_sites, n_features = membership.shape[1], values.shape[1]
     design = np.column_stack([membership, columns])
     coefficients = np.full((design.shape[1], n_features), np.nan)
@@ -299,7 +283,7 @@ def _standardise(
         alpha = (membership.sum(axis=0) / len(membership)) @ coefficients[:n_sites]
     sigma = np.sqrt(variance)
     z = (values - alpha - columns @ coefficients[n_sites:]) / np.where(sigma > 0, sigma, np.nan)
-    return _Standardised(z, alpha, sigma, coefficients[n_sites : n_sites + n_kept])
+    return z, alpha, sigma, coefficients
 
 
 def _site_estimates(
@@ -363,9 +347,8 @@ def inverse_gamma_prior(delta_hat: Floats) -> tuple[float, float]:
 def posterior(gamma_hat: Floats, delta_hat: Floats, counts: Floats) -> tuple[Floats, Floats]:
     """Location and scale (features,) of one site, shrunk towards its mean over features.
 
-    Arguments are mean, variance (n - 1) and number of the site's standardised values, each (features,). The conditional
-    posterior means (Johnson et al. 2007, equation 3.1) are iterated to convergence; published implementations stop at a
-    change of 1e-4.
+    Arguments are mean, variance (n - 1) and number of the site's standardised values. The conditional posterior means
+    (Johnson et al. 2007, equation 3.1) are iterated to convergence; published implementations stop at a change of 1e-4.
     """
     centre, spread = float(gamma_hat.mean()), float(gamma_hat.var(ddof=1))
     a, b = inverse_gamma_prior(delta_hat)

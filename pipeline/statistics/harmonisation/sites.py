@@ -1,29 +1,18 @@
 """Sites in region features: ComBat fold by fold takes their effects off, and tests say what is left of them.
 
-*ComBat* is fitted for every test fold on the participants outside it. Values, sites and covariates of the participants
-of a fold are not used to fit the model applied to them. Volumes are thereby fully held out. Relevance is not: the maps
-of the training participants were made by the networks of their own folds, which were trained on the participants of
-this fold.
+*ComBat* is fitted for every test fold on the participants outside it. Volumes are thereby fully held out; relevance is
+not, since the networks that made the maps of the training participants were trained on those of this fold. Networks of
+different folds differ in level and scale, which ComBat would take for effects of site where sites are unbalanced. So
+relevance is divided by the spread of its fold, fold is in the model while sites are estimated, and the level of the
+test fold's network is taken off before the model is applied (`hold`); both are put back afterwards.
 
-Networks of different folds differ in level and scale. Where sites are unbalanced over folds, ComBat would take that for
-effects of site, and write them into the values of other networks. So relevance is divided by the spread of its fold,
-fold is in the model while sites are estimated, and the level of the test fold's network is taken off before the model
-is applied (`hold`). Spread and level of the test fold are those of its own participants, whatever their site and class;
-they are put back afterwards.
-
-*Tests* are over participants, of mean and variance; both adjusted for the test fold in relevance. Location: values on
-site and covariates by Freedman-Lane, with one variance per site if sites are few and large enough
-(`pipeline.statistics.linear.fold_effect.with_variances`).
-
-Scale: Brown & Forsythe (1974) by permutation, over sites with enough participants. The statistic is F of the absolute
-distances from the median of the site. Distances of few values from their own median are correlated, so permuting
-distances is conservative (0 to 3 % false positives at 5 % with sites of up to ten). Here the residuals of the model
-with site, each divided by the square root of its share of degrees of freedom, are permuted, and medians, distances and
-F are computed anew each time. The effect of site on the mean is removed with the residuals, so it is not mistaken for a
-difference in variance; within the cells of class and test fold, each in units of its own SD, so a class or network that
-varies more is not mistaken for a site. With fewer than ten participants the residuals of a site are distributed
-differently from the errors (up to 8 % false positives at six with skewed values), so such sites are left out
-(docs/benchmarks/statistics.md).
+*Tests* are over participants, adjusted for the test fold in relevance. Location: values on site and covariates by
+Freedman-Lane, with one variance per site where possible. Scale: Brown & Forsythe (1974), F of the absolute distances
+from the median of the site. Permuting distances is conservative, as those from their own median are correlated (0 to 3
+% at 5 % with sites of up to ten). Here the residuals of the model with site, each divided by the root of its share of
+degrees of freedom, are permuted within the cells of class and test fold, each in units of its SD, and medians,
+distances and F are computed anew. With fewer than ten participants the residuals of a site are distributed differently
+from the errors (up to 8 % at six with skewed values), so such sites are left out (docs/benchmarks/statistics.md).
 """
 
 from __future__ import annotations
@@ -45,7 +34,7 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resamplin
 from heatlas.pipeline.statistics.data.features import NO_FOLD, VOLUME, CovariateColumns, FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.harmonisation.combat import POOL, ComBatModel, fit
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
-from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, OF_ONE_COLUMN, PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import (
     TIE_TOLERANCE,
     Exchangeability,
@@ -60,10 +49,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import ratio
 
 @dataclass(frozen=True, eq=False)
 class FoldHarmonisation:
-    """Model applied to the scans of one fold; `left_out` counts excluded training participants by reason.
-
-    `held` says whether fold was in the model, and `not_held` why not.
-    """
+    """Model applied to the scans of one fold; `left_out` counts excluded training participants by reason."""
 
     combat: ComBatModel
     covariates: CovariateColumns
@@ -74,10 +60,7 @@ class FoldHarmonisation:
 
 @dataclass(frozen=True, eq=False)
 class Harmonised:
-    """One source of features, harmonised fold by fold; values (scans, groups), NaN where not possible.
-
-    `features` are as measured; `notes` give the reason for each scan; `models` and `problems` are by fold.
-    """
+    """One source of features, harmonised fold by fold; values (scans, groups), NaN where a scan's note says why not."""
 
     features: RegionFeatures
     values: Floats
@@ -89,10 +72,7 @@ class Harmonised:
 def harmonise(
     features: RegionFeatures, scans: FoldedScans, settings: HarmonisationConfig, hold: bool = False
 ) -> Harmonised:
-    """Fit and apply one model per fold; a fold that cannot be harmonised gets a problem instead.
-
-    `hold` is for values of networks that differ between folds.
-    """
+    """Fit and apply one model per fold; a fold that cannot be harmonised gets a problem instead."""
     hold = hold and len({fold for fold in scans.folds if fold != NO_FOLD}) > 1
     scale = _scale_of_folds(features.values, scans) if hold else np.ones_like(features.values)
     comparable = replace(features, values=features.values / scale)
@@ -139,10 +119,7 @@ def _known_mean(values: Floats) -> Floats:
 def fold_model(
     features: RegionFeatures, scans: FoldedScans, fold: str, settings: HarmonisationConfig, hold: bool = False
 ) -> FoldHarmonisation:
-    """Fit on the first scans of participants outside a fold; raises like `fit`.
-
-    With `hold`, fold is in the model if its effect can be told from those of sites.
-    """
+    """Fit on the first scans of participants outside a fold; `hold`: with fold in the model where sites allow it."""
     rows = np.flatnonzero(scans.training(fold))
     if not len(rows):
         raise BadInputError(
@@ -229,20 +206,20 @@ AT_ONCE = 250
 """Permutations drawn per chunk; bounds memory (250 x 344 participants: 0.7 MB)."""
 
 
-def in_large_sites(site: Sequence[str]) -> NDArray[np.bool_]:
+def in_large_sites(site: Sequence[str]) -> Flags:
     """Mask of participants at sites with at least `FEWEST`; pooled small sites do not share a location."""
     counts = Counter(site)
     return np.array([name != POOL and counts[name] >= FEWEST for name in site], dtype=bool)
 
 
 def spread_test(
-    values: Floats, model: Floats, site: Sequence[str], cell: NDArray[np.intp], resampling: Resampling
+    values: Floats, model: Floats, site: Sequence[str], cell: Indices, resampling: Resampling
 ) -> PermutationTest:
     """Test whether sites differ in variance, in every column of values (participants, columns).
 
-    `model` (participants, q) holds site and intercept, full rank; participants are permuted within `cell`
-    (participants,), and values are scaled in each cell. A column with NaN has no test. `statistic` is F, `partial_r`
-    the square root of the share of the variance of distances that is between sites.
+    `model` (participants, q) holds site and intercept, full rank; participants are permuted and values scaled within
+    `cell` (participants,). `statistic` is F, `partial_r` the root of the share of the variance of distances between
+    sites.
     """
     names, numbers = np.unique(np.asarray(site, dtype=str), return_inverse=True)
     codes: NDArray[np.int32] = np.array(numbers.ravel(), dtype=np.int32)
@@ -253,14 +230,11 @@ def spread_test(
     constant = np.ptp(filled, axis=0) <= NO_SPREAD * np.abs(filled).max(axis=0, initial=0.0)
     flat = constant | ((residuals**2).sum(axis=0) <= NO_SPREAD * ((filled - filled.mean(axis=0)) ** 2).sum(axis=0))
     blocks = None if np.ptp(cell) == 0 else cell.tolist()
-    order = (
-        Exchangeability.free(len(values))
-        .in_blocks(blocks)
-        .permutations(resampling.m, resampling.rng, alike=codes.tolist())
-    )
+    exchange = Exchangeability.free(len(values)).in_blocks(blocks)
+    order = exchange.permutations(resampling.m, resampling.rng, alike=codes.tolist())
     alone = "only one permutation is possible" if len(order) < 2 else None
-    problems = [f"no value in {n} of {len(values)}" if n else "no variance beyond the covariates" if none else alone
-                for n, none in zip(lacking, flat, strict=True)]  # fmt: skip
+    unexplained = ["no variance beyond the covariates" if none else alone for none in flat]
+    problems = [f"no value in {n} of {len(values)}" if n else why for n, why in zip(lacking, unexplained, strict=True)]
     usable = np.array([problem is None for problem in problems], bool)
     left, free = _scaled_within_cells(residuals[:, usable], 1 - (basis**2).sum(axis=1), cell)
     observed = _statistics(left, np.arange(len(values), dtype=np.int32)[None], codes)[0]
@@ -280,15 +254,13 @@ def spread_test(
     full: dict[str, Any] = {name: nothing.copy() for name in columns}
     for name, column in columns.items():
         full[name][usable] = column
-    return PermutationTest(
-        **full, estimate=nothing, standard_error=nothing, critical=nothing, low=nothing, high=nothing,
-        coefficients=np.full((between, values.shape[1]), np.nan),
-        df=np.full(values.shape[1], float(within)), df_tested=between,
-        n_units=len(values), n_permutations=len(order), exact=order.exact, problems=tuple(problems),
-    )  # fmt: skip
+    full |= dict.fromkeys(OF_ONE_COLUMN, nothing)
+    full |= {"coefficients": np.full((between, values.shape[1]), np.nan), "df": np.full(values.shape[1], float(within))}
+    counts: dict[str, Any] = {"df_tested": between, "n_units": len(values), "n_permutations": len(order)}
+    return PermutationTest(**full, **counts, exact=order.exact, problems=tuple(problems))
 
 
-def _scaled_within_cells(residuals: Floats, freedom: Floats, cell: NDArray[np.intp]) -> tuple[Floats, Floats]:
+def _scaled_within_cells(residuals: Floats, freedom: Floats, cell: Indices) -> tuple[Floats, Floats]:
     """Residuals in units of their cell's SD; and divided by the root of their share of freedom, for permutation."""
     share = np.where(freedom > NO_SPREAD, freedom, np.inf)[:, None]
     free = residuals / np.sqrt(share)
@@ -348,8 +320,8 @@ def site_effect(
     """Test the effect of site in every column of values (participants, columns); also returns the model.
 
     `covariates` is a formula over `frame` (one row per participant), whose column `label` is the class in the test of
-    scale; `hold_fold` is for values of networks that differ between folds. BadInputError if there is only one site (for
-    scale: with enough participants), or site is collinear with the covariates or fold.
+    scale. BadInputError if there is only one site (for scale: with enough participants), or site is collinear with the
+    covariates or fold.
     """
     # Without participant_id every row is a participant; the prefix makes site 990 a name, not a number.
     names = [f"site {name}" for name in site]

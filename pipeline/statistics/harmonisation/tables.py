@@ -8,18 +8,16 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Resampling
-from heatlas.pipeline.statistics.data.features import SCAN_COLUMNS, VOLUME, FoldedScans, refuse_class
+from heatlas.pipeline.statistics.arrays import Indices, Resampling
+from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
-from heatlas.pipeline.statistics.data.values import joined as joined_notes
+from heatlas.pipeline.statistics.data.values import joined, stacked
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
 from heatlas.pipeline.statistics.harmonisation.sites import (
     FEWEST,
@@ -32,93 +30,14 @@ from heatlas.pipeline.statistics.harmonisation.sites import (
     site_effect,
 )
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
-from heatlas.pipeline.statistics.linear.permutations import POOLED_FDR
+from heatlas.pipeline.statistics.tables import declared_tables
 
-HOLD_SITE = (
-    "A comparison of classes in these values needs site as a covariate where sites go with class: without, 8 to 10 % "
-    "are found at 5 % by chance (Nygaard et al. 2016)"
-)
 CLASSES_NEED_SITE = "classes compared in these values: hold site"
-_SCAN = {
-    **SCAN_COLUMNS,
-    "fold": "Test fold of the participant, whose model was fitted without them; all: in no test fold, model fitted "
-    "on all participants",
-    "site": "Site (statistics.harmonisation.site_column)",
-}
-RELEVANCE_COLUMNS = {
-    **_SCAN,
-    **described("map", "group"),
-    "density": "Relevance density before harmonisation",
-    "harmonised": "Density after ComBat; n/a where it could not be harmonised. " + HOLD_SITE,
-    "note": "Why the value could not be harmonised, or how a site without parameters was treated",
-}
-HARMONISED_RELEVANCE_TABLE = Table(
-    "harmonised_relevance", RELEVANCE_COLUMNS, "scan, map and bilateral group", "Density after removal of site effects",
-    forms={"fold": Form.TEXT}, on_pages=False,
-)  # fmt: skip
-VOLUME_COLUMNS = {
-    **_SCAN,
-    **described("group"),
-    "volume_mm3": "Volume before harmonisation, in mm3",
-    "harmonised": "Volume after ComBat, in mm3; n/a where it could not be harmonised. " + HOLD_SITE,
-    "note": "Why the value could not be harmonised, or how a site without parameters was treated",
-}
-HARMONISED_VOLUMES_TABLE = Table(
-    "harmonised_volumes", VOLUME_COLUMNS, "scan and bilateral group", "Volumes after removal of site effects",
-    forms={"fold": Form.TEXT}, on_pages=False,
-)  # fmt: skip
-MODEL_COLUMNS = {
-    **described("source"),
-    "fold": "Test fold that the model is applied to; all: scans outside all test folds",
-    "site": "Site in training or test scans",
-    "n_training": "Participants of the site in the training data, with one scan each",
-    "n_tested": "Scans of the site that the model was applied to",
-    "treatment": "own parameters; reference (not changed); pooled (parameters of the pooled small sites); unchanged",
-    "gamma": "Median over groups of the site's shift, in within-site standard deviations",
-    "scale": "Median over groups of the site's standard deviation relative to the within-site one",
-    "covariates": "Covariates whose effects are preserved",
-    "fold_held": "Whether sites were estimated with the test fold held and values divided by the spread of their fold "
-    "(each fold's maps come from its own network); not for volumes",
-    "note": "Why there is no model, or fold is not held; participants and covariates left out, and groups not changed, "
-    "each with the reason; what a comparison of classes needs",
-}
-HARMONISATION_MODELS_TABLE = Table(
-    "harmonisation_models", MODEL_COLUMNS, "source, fold and site", "What did harmonisation do to each site?",
-    forms={"fold": Form.TEXT},
-)  # fmt: skip
-EFFECT_COLUMNS = {
-    **described("source"),
-    "group": "Bilateral group; n/a if the test cannot be made",
-    "effect": "location: difference of sites in mean; scale: in variance within classes (Brown & Forsythe; sites with "
-    "ten or more participants)",
-    "n_participants": "Participants, with their first scan each",
-    "n_sites": "Sites compared; for location, pooled small sites count as one",
-    "fold_held": "Whether the test is adjusted for the test fold (each fold's maps come from its own network); not "
-    "for volumes",
-    "f_before": "F of site, adjusted for the covariates (and fold, if fold_held), before harmonisation; for scale, F "
-    "of the distances from the medians of sites",
-    "r2_before": "Partial R2 of site",
-    "p_before": "Permutation p over participants (Freedman-Lane; within test folds if fold_held; for scale, of "
-    "residuals of the model with site, within classes), (b+1)/(m+1)",
-    "p_fwe_before": "Family-wise p: corrected by the largest F of each permutation over all groups of the source",
-    "p_fdr_before": POOLED_FDR,
-    "f_after": "F of site after harmonisation by models fitted without the participant",
-    "r2_after": "Partial R2 of site after harmonisation",
-    "p_after": "p_before after harmonisation",
-    "p_fwe_after": "p_fwe_before after harmonisation",
-    "p_fdr_after": "p_fdr_before after harmonisation",
-    **described("n_permutations", "exact", "note"),
-}
-SITE_EFFECTS_TABLE = Table(
-    "site_effects", EFFECT_COLUMNS, "source, bilateral group and effect",
-    "How large are site effects before and after harmonisation?",
-    inference=Inference("exploratory", "all regions of one source"),
-)  # fmt: skip
-HARMONISATION_TABLES = (
-    HARMONISED_RELEVANCE_TABLE,
-    HARMONISED_VOLUMES_TABLE,
-    HARMONISATION_MODELS_TABLE,
-    SITE_EFFECTS_TABLE,
+HARMONISATION_TABLES = declared_tables(
+    "harmonised_relevance", "harmonised_volumes", "harmonisation_models", "site_effects"
+)
+HARMONISED_RELEVANCE_TABLE, HARMONISED_VOLUMES_TABLE, HARMONISATION_MODELS_TABLE, SITE_EFFECTS_TABLE = (
+    HARMONISATION_TABLES
 )
 
 
@@ -130,29 +49,24 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]
     config = inputs.config
     scans = FoldedScans.of(inputs)
     _require_settings(scans.frame, config)
-    done = [
-        harmonise(
-            features,
-            scans,
-            config.statistics.harmonisation,
-            config.statistics.fold_effect and features.source != VOLUME,
-        )
-        for features in scans.sources
-    ]
+    settings, hold = config.statistics.harmonisation, config.statistics.fold_effect
+    done = [harmonise(features, scans, settings, hold and features.source != VOLUME) for features in scans.sources]
     if not any(source.models for source in done):
-        problems = [
-            f"{source.features.source}, fold {fold}: {why}" for source in done for fold, why in source.problems.items()
-        ]
-        raise BadInputError(problems[0])
-    maps = [source for source in done if source.features.source != VOLUME]
-    volumes = [source for source in done if source.features.source == VOLUME]
-    relevance = [_values(source, scans, config, "density").assign(map=source.features.source) for source in maps]
-    measured = [_values(source, scans, config, "volume_mm3") for source in volumes]
+        fold, why = next(iter(done[0].problems.items()))
+        raise BadInputError(f"{done[0].features.source}, fold {fold}: {why}")
+    relevance, volumes = [], []
+    for source in done:
+        if source.features.source == VOLUME:
+            volumes.append(_values(source, scans, config, "volume_mm3"))
+        else:
+            relevance.append(_values(source, scans, config, "density").assign(map=source.features.source))
+    models = [_models(source, scans, config) for source in done]
+    effects = [_effects(source, scans, config) for source in done]
     return {
-        "harmonised_relevance": inputs.as_named(_stack(relevance, RELEVANCE_COLUMNS)),
-        "harmonised_volumes": inputs.as_named(_stack(measured, VOLUME_COLUMNS)),
-        "harmonisation_models": _stack([_models(source, scans, config) for source in done], MODEL_COLUMNS),
-        "site_effects": _stack([_effects(source, scans, config) for source in done], EFFECT_COLUMNS),
+        "harmonised_relevance": inputs.as_named(stacked(HARMONISED_RELEVANCE_TABLE, relevance)),
+        "harmonised_volumes": inputs.as_named(stacked(HARMONISED_VOLUMES_TABLE, volumes)),
+        "harmonisation_models": stacked(HARMONISATION_MODELS_TABLE, models),
+        "site_effects": stacked(SITE_EFFECTS_TABLE, effects),
     }
 
 
@@ -171,10 +85,6 @@ def _require_settings(frame: pd.DataFrame, config: Config) -> None:
     for name in ("relevance_covariates", "volume_covariates"):
         setting = f"statistics.harmonisation.{name}"
         refuse_class(getattr(settings, name), config.cohort.contrast_column, list(map(str, frame.columns)), setting)
-
-
-def _stack(blocks: list[pd.DataFrame], columns: Mapping[str, str]) -> pd.DataFrame:
-    return pd.concat(blocks)[list(columns)] if blocks else pd.DataFrame(columns=list(columns))
 
 
 def _values(done: Harmonised, scans: FoldedScans, config: Config, column: str) -> pd.DataFrame:
@@ -204,32 +114,20 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
         notes += [f"covariate {name} left out: {reason}" for name, reason in model.covariates.dropped.items()]
         notes += [f"{groups[i]} unchanged: {reason}" for i, reason in sorted(combat.unadjusted.items())]
         notes += [*([model.not_held] if model.not_held else []), CLASSES_NEED_SITE]
+        shared = {"source": done.features.source, "fold": fold, "fold_held": model.held, "note": "; ".join(notes)}
+        shared["covariates"] = ", ".join(model.covariates.names) or None
         trained = Counter(dict.fromkeys((*combat.members, *combat.left_out), 0))
         trained.update(code_text(name) for name in scans.frame[column][scans.training(fold)].dropna())
         for site in sorted({*combat.sites, *trained, *tested_here}):
             serving = None if site in combat.left_out else combat.serving(site)
-            parameters: dict[str, Any] = {"gamma": np.nan, "scale": np.nan}
+            treatment, gamma, scale = "unchanged", np.nan, np.nan
             if serving is not None:
-                i = combat.sites.index(serving)
-                parameters = {"gamma": np.nanmedian(combat.gamma[i]), "scale": np.nanmedian(np.sqrt(combat.delta[i]))}
-            rows.append(
-                {
-                    "source": done.features.source, "fold": fold, "site": site,
-                    "n_training": combat.counts.get(site, trained[site]), "n_tested": tested_here[site],
-                    "treatment": _treatment(site, serving, combat.reference), **parameters,
-                    "covariates": ", ".join(model.covariates.names) or None, "fold_held": model.held,
-                    "note": "; ".join(notes) or None,
-                }
-            )  # fmt: skip
-    return pd.DataFrame(rows, columns=list(MODEL_COLUMNS)).astype({"n_training": "Int64", "n_tested": "Int64"})
-
-
-def _treatment(site: str, serving: str | None, reference: str | None) -> str:
-    if serving is None:
-        return "unchanged"
-    if serving == reference:
-        return "reference"
-    return "own parameters" if serving == site else "pooled"
+                of_itself = "own parameters" if serving == site else "pooled"
+                treatment, i = "reference" if serving == combat.reference else of_itself, combat.sites.index(serving)
+                gamma, scale = np.nanmedian(combat.gamma[i]), np.nanmedian(np.sqrt(combat.delta[i]))
+            row = {"n_training": combat.counts.get(site, trained[site]), "n_tested": tested_here[site]}
+            rows.append(shared | row | {"site": site, "treatment": treatment, "gamma": gamma, "scale": scale})
+    return HARMONISATION_MODELS_TABLE.frame(rows).astype({"n_training": "Int64", "n_tested": "Int64"})
 
 
 def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
@@ -237,8 +135,8 @@ def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFra
     try:
         return _tests(done, scans, config)
     except BadInputError as error:
-        why = joined_notes(*dict.fromkeys(done.problems.values()), str(error) if done.models else None)
-        return pd.DataFrame([{"source": done.features.source, "note": why}], columns=list(EFFECT_COLUMNS))
+        why = joined(*dict.fromkeys(done.problems.values()), str(error) if done.models else None)
+        return SITE_EFFECTS_TABLE.frame([{"source": done.features.source, "note": why}])
 
 
 def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
@@ -250,58 +148,43 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
     names = frame[settings.site_column].map(code_text)
     counts = names.value_counts()
     small = set(counts.index[counts < settings.min_participants])
-    joined = names.where(~names.isin(small), POOL)
-    enough = (joined != POOL) | (int((joined == POOL).sum()) >= settings.min_participants)
-    keep = enough.to_numpy(bool)
-    frame, site, rows = frame[keep].reset_index(drop=True), joined[keep].tolist(), rows[keep]
+    pooled = names.where(~names.isin(small), POOL)
+    keep = ((pooled != POOL) | (int((pooled == POOL).sum()) >= settings.min_participants)).to_numpy(bool)
+    frame, site, rows = frame[keep].reset_index(drop=True), pooled[keep].tolist(), rows[keep]
     notes = [f"{counted(len(small), 'small site')} pooled"] if POOL in site else []
     notes += [f"{counted(int((~keep).sum()), 'participant')} of small sites left out"] if not keep.all() else []
     notes += [f"fold {fold} left out: {why}" for fold, why in done.problems.items()]
-    formula = " + ".join(
-        part for part in (covariates_of(done.features, settings), settings.training_covariates) if part
-    )
+    formula = " + ".join(filter(None, (covariates_of(done.features, settings), settings.training_covariates)))
     tables = []
     for effect in get_args(Effect):
         part = in_large_sites(site) if effect == "scale" else np.ones(len(site), bool)
-        notes_of_test = [
-            *notes,
-            f"{counted(int((~part).sum()), 'participant')} of sites with fewer than {FEWEST} left out",
-        ]
-        notes_of_test = notes_of_test if not part.all() else notes
+        small_sites = f"{counted(int((~part).sum()), 'participant')} of sites with fewer than {FEWEST} left out"
+        shared = notes if part.all() else [*notes, small_sites]
         try:
             table = _test_table(done, effect, rows, site, formula, frame, config)
         except BadInputError as error:
             if effect == "location":
                 raise
-            tables.append(
-                pd.DataFrame([{"source": source, "effect": effect, "note": joined_notes(*notes_of_test, str(error))}])
-            )
-            continue
-        tables.append(
-            table.assign(
-                n_sites=len(set(np.array(site, dtype=object)[part])),
-                note=np.array([joined_notes(*notes_of_test, note) for note in table["note"]], dtype=object),
-            )
-        )
+            table = pd.DataFrame([{"source": source, "effect": effect, "note": str(error)}])
+        else:
+            table["n_sites"] = len(set(np.array(site, dtype=object)[part]))
+        tables.append(table.assign(note=np.array([joined(*shared, note) for note in table["note"]], dtype=object)))
     return pd.concat(tables)
 
 
 def _test_table(
-    done: Harmonised, effect: Effect, rows: NDArray[np.intp], site: list[str], formula: str, frame: pd.DataFrame,
+    done: Harmonised, effect: Effect, rows: Indices, site: list[str], formula: str, frame: pd.DataFrame,
     config: Config,
 ) -> pd.DataFrame:  # fmt: skip
     """One test in all groups of a source, before and after."""
-    source = done.features.source
-    tests = {
-        when: site_effect(
-            effect, values[rows], site, formula, frame,
-            Resampling.orders(config.statistics, generator(config.seed, "statistics", "site_effects", source, effect)),
-            config.statistics.fold_effect and source != VOLUME,
-        )
-        for when, values in (("before", done.features.values), ("after", done.values))
-    }  # fmt: skip
+    source, tests = done.features.source, dict[str, Any]()
+    hold = config.statistics.fold_effect and source != VOLUME
     table = pd.DataFrame({"source": source, "group": done.features.groups, "effect": effect})
-    for when, (test, _) in tests.items():
+    for when, values in (("before", done.features.values), ("after", done.values)):
+        rng = generator(config.seed, "statistics", "site_effects", source, effect)
+        orders = Resampling.orders(config.statistics, rng)
+        tests[when] = site_effect(effect, values[rows], site, formula, frame, orders, hold)
+        test = tests[when][0]
         f = test.statistic**2 if test.df_tested == 1 else test.statistic
         numbers = {"f": f, "r2": test.partial_r**2, "p": test.p, "p_fwe": test.p_fwe, "p_fdr": test.p_fdr}
         for name, column in numbers.items():
@@ -309,6 +192,6 @@ def _test_table(
     before, model = tests["before"]
     dropped = model.design.dropped
     remarks = [f"{name}: {dropped[column]}" for column, name in ((FOLD, FOLD), (SITE, "site")) if column in dropped]
-    notes = [joined_notes(*remarks, problem) for problem in before.problems]
+    notes = [joined(*remarks, problem) for problem in before.problems]
     table = table.assign(n_participants=before.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
     return table.assign(n_permutations=before.n_permutations, exact=before.exact)

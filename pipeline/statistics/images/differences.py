@@ -1,10 +1,8 @@
 """Which regions differ in the images, beside which of them the network used.
 
-The same people, scans, covariates and permutation test for both: Welch's t of people, adjusted for the covariates of
-the settings, family-wise p over the regions of one measure, with the adjusted effect size and its ranks in draws. The
-image depends on no network, so it is tested without folds; evidence is tested within test folds. Evidence maps of the
-run are set beside the images (all maps where there is none). What is not significant is not shown to be absent: the
-verdict of a region names what was found.
+The same people, scans, covariates and permutation test for both: Welch's t of people, family-wise p over the regions of
+one measure, with the adjusted effect size. The image depends on no network, so it is tested without folds; evidence
+(all maps where there is none) within test folds. What is not significant is not shown to be absent.
 """
 
 from __future__ import annotations
@@ -18,27 +16,21 @@ import pandas as pd
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import CLASSES, MIN_FREEDOM_OF_G, TwoGroups
-from heatlas.pipeline.statistics.data.values import MEASURES, joined
+from heatlas.pipeline.statistics.data.values import MEASURES, joined, stacked
 from heatlas.pipeline.statistics.groups.comparisons import MIN_PER_GROUP
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, fold_of_units, model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import (
-    NO_SPREAD,
-    LinearModel,
-    PermutationTest,
-    freedman_lane,
-    inference,
-)
+from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, LinearModel, PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Exchangeability, Permutations, p_value
 from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 from heatlas.pipeline.statistics.resampling.means import OF_P, caveat_of_size
+from heatlas.pipeline.statistics.tables import declared
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +63,7 @@ class Adjusted:
     def hedges_g(self) -> Floats:
         """Adjusted difference in residual standard deviations, corrected for small samples, shape (columns,).
 
-        Without covariates `pipeline.regions.effect_size.hedges_g`. NaN with fewer than `MIN_FREEDOM_OF_G` degrees of
-        freedom, or where nothing varies.
+        NaN with fewer than `MIN_FREEDOM_OF_G` degrees of freedom, or where nothing varies.
         """
         df, e = self.model.df, self.residuals
         if df < MIN_FREEDOM_OF_G:
@@ -123,68 +114,11 @@ def rank_correlation(first: Floats, second: Floats) -> Floats:
 
 
 CLEAR = 0.05
-BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN = (
-    "differs and is used", "differs, not used", "used, does not differ", "neither", "not tested",
-)  # fmt: skip
-VERDICTS = (BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN)
+VERDICTS = ("differs and is used", "differs, not used", "used, does not differ", "neither", "not tested")
+BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN = VERDICTS
 
-_MEASURE = "intensity: mean intensity of the image that the network sees; log_jacobian: local volume change"
-_IN_BOTH = {
-    "measure": f"What is measured in the images: {_MEASURE} (group/image_regions.tsv)",
-    "map": "Map whose use of the region stands beside it",
-}
-COLUMNS = {
-    **_IN_BOTH,
-    **described("group"),
-    "difference": "Of the images: positive less negative class, adjusted for the covariates",
-    "ci_low": "Lower bound of the interval of difference, made with the critical value of the permuted t",
-    **described("ci_high"),
-    "hedges_g": "Difference in residual standard deviations (one for both classes), corrected for small samples",
-    "t": "Of the images: t with one residual variance per class",
-    **inference("df"),
-    "p": "Two-sided permutation p over participants (Freedman-Lane), (b+1)/(m+1)",
-    "p_fwe": "Family-wise p: corrected by the largest |t| of each permutation over all regions of the measure",
-    "evidence_g": "Of the map's density, within test folds: as hedges_g, adjusted for the same covariates",
-    "evidence_t": "As t, of the map's density within test folds",
-    "evidence_p": "As p, participants permuted within test folds",
-    "evidence_p_fwe": "As p_fwe, over all regions of this map alone, so below p_fwe of tables over several maps",
-    "verdict": f"By both family-wise p below {CLEAR:g}: {', '.join(VERDICTS[:4])}. Not significant is not absent",
-    "covariates": "Covariates held, with fold for the map; n/a for none",
-    "n_positive": "Participants of the positive class",
-    "n_negative": "Participants of the negative class",
-    **described("n_permutations"),
-    "note": "Why there is no value, what was left out, or a caveat",
-}
-IMAGE_DIFFERENCES_TABLE = Table(
-    "image_differences", COLUMNS, "measure of the images, map and bilateral group",
-    "Which regions differ in the images, and which of them did the network use?",
-    forms={"evidence_g": Form.RATIO, "evidence_t": Form.RATIO, "evidence_p": Form.P, "evidence_p_fwe": Form.P},
-    filled=("measure", "map", "group", "verdict", "n_positive", "n_negative"), values={"verdict": VERDICTS},
-    inference=Inference("secondary", "all regions, of the images and of the map each"),
-)  # fmt: skip
-AGREEMENT_COLUMNS = {
-    **_IN_BOTH,
-    "r": "Spearman's rank correlation over regions of |g| of the images and |g| of the map, both within test folds",
-    "ci_low": "Lower bound of its bootstrap interval: participants drawn within class and test fold",
-    **described("ci_high"),
-    "interval": "How the interval is made; none",
-    "by_chance": "Mean of r where participants are exchanged between the classes, with images and maps together: what "
-    "regions share whoever belongs to which class",
-    "p": "Share of these exchanges with an r at least as large (one-sided, (b+1)/(m+1))",
-    "n_regions": "Regions",
-    **described("n_participants", "n_permutations"),
-    "note": "Why there is no value",
-}
-IMAGE_AGREEMENT_TABLE = Table(
-    "image_agreement", AGREEMENT_COLUMNS, "measure of the images and map",
-    "Does the network use the regions that differ?", forms={"by_chance": Form.RATIO},
-    filled=("measure", "map", "n_regions", "n_participants"), inference=Inference("secondary", "one map and measure"),
-)  # fmt: skip
-_OF_IMAGES = {
-    "estimate": "difference", "low": "ci_low", "high": "ci_high", "statistic": "t", "df": "df", "p": "p",
-    "p_fwe": "p_fwe",
-}  # fmt: skip
-_OF_MAPS = {"statistic": "evidence_t", "p": "evidence_p", "p_fwe": "evidence_p_fwe"}
+IMAGE_DIFFERENCES_TABLE = declared("image_differences")
+IMAGE_AGREEMENT_TABLE = declared("image_agreement")
 FEWEST_REGIONS = 5
 MOST_DRAWS = 2_000
 """Most draws of the bootstrap; each fits all regions again."""
@@ -220,10 +154,9 @@ def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFr
             note = joined(two.note, lost)
             differences.append(_rows(tested, used[name], values.groups, note).assign(measure=measure, map=name))
             agreements.append(_agreement(inputs, rows, whole, name) | {"measure": measure, "map": name})
-    table = pd.concat(differences, ignore_index=True)
     return {
-        IMAGE_DIFFERENCES_TABLE.name: table[list(COLUMNS)],
-        IMAGE_AGREEMENT_TABLE.name: pd.DataFrame(agreements, columns=list(AGREEMENT_COLUMNS)),
+        "image_differences": stacked(IMAGE_DIFFERENCES_TABLE, differences),
+        "image_agreement": IMAGE_AGREEMENT_TABLE.frame(agreements),
     }
 
 
@@ -270,11 +203,9 @@ def _test(inputs: StatisticsInputs, rows: Indices, values: Floats, of_network: b
 
 
 def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None) -> pd.DataFrame:
-    table = pd.DataFrame({"group": list(groups)})
-    for field, column in _OF_IMAGES.items():
-        table[column] = getattr(image.test, field)
-    for field, column in _OF_MAPS.items():
-        table[column] = getattr(used.test, field)
+    table = pd.DataFrame({"group": list(groups), **image.test.columns()})
+    table = table.rename(columns={"estimate": "difference", "statistic": "t"})
+    table = table.assign(evidence_t=used.test.statistic, evidence_p=used.test.p, evidence_p_fwe=used.test.p_fwe)
     for values, column in ((image, "hedges_g"), (used, "evidence_g")):
         table[column] = np.where(np.isfinite(values.test.p), values.people.hedges_g, np.nan)
     both = zip(image.test.p_fwe.tolist(), used.test.p_fwe.tolist(), strict=True)
@@ -287,9 +218,11 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
         [joined(*pair, *left_out, caveat) for pair, caveat in zip(problems, caveats, strict=True)], dtype=object
     )
     return table.assign(
-        n_positive=image.n_positive, n_negative=image.n_negative, n_permutations=image.test.n_permutations,
-        covariates=", ".join(used.model.covariates) or None, note=notes,
-    )  # fmt: skip
+        n_positive=image.n_positive,
+        n_negative=image.n_negative,
+        covariates=", ".join(used.model.covariates) or None,
+        note=notes,
+    )
 
 
 def verdict(p_images: float, p_map: float) -> str:
@@ -310,7 +243,8 @@ def verdict(p_images: float, p_map: float) -> str:
 def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: str) -> dict[str, Any]:
     """A row of ``image_agreement``, over the people and regions that both tests have."""
     densities = inputs.values.densities[:, inputs.values.maps.index(name)]
-    row: dict[str, Any] = dict.fromkeys(AGREEMENT_COLUMNS, np.nan) | {"interval": NO_INTERVAL, "n_permutations": 0}
+    row: dict[str, Any] = dict.fromkeys(IMAGE_AGREEMENT_TABLE.meanings, np.nan)
+    row |= {"interval": NO_INTERVAL, "n_permutations": 0}
     for _ in range(2):  # folds with one participant leave rows out
         model, first = class_model(inputs, rows, True)
         common = model.design.rows
@@ -326,27 +260,29 @@ def _agreement(inputs: StatisticsInputs, rows: Indices, images: Floats, name: st
     if len(common) != len(rows) or there.sum() < FEWEST_REGIONS:
         return row | {"note": f"fewer than {FEWEST_REGIONS} regions that can be compared"}
     settings, seed = inputs.config.statistics, (inputs.seed, "statistics", "image_agreement", name)
-    permutations = people[1].exchange.permutations(
-        settings.permutations, generator(*seed, "p"), people[1].model.alike.tolist()
-    )
+    alike, rng = people[1].model.alike.tolist(), generator(*seed, "p")
+    permutations = people[1].exchange.permutations(settings.permutations, rng, alike)
     observed = Permutations(np.arange(n, dtype=np.int32)[None], False)
     r = float(rank_correlation(*(source.sizes(observed) for source in people))[0])
     if not np.isfinite(r):
         return row | {"note": "all regions of the images or of the map differ alike, so that they have no order"}
-    chance = np.concatenate([
-        rank_correlation(*(source.sizes(Permutations(part, False)) for source in people))
-        for part in np.array_split(permutations.rows, max(len(permutations) // 200, 1))
-    ])  # fmt: skip
+    parts = np.array_split(permutations.rows, max(len(permutations) // 200, 1))
+    sizes = ([source.sizes(Permutations(part, False)) for source in people] for part in parts)
+    chance = np.concatenate([rank_correlation(*of_both) for of_both in sizes])
     beyond = np.count_nonzero(chance >= r * (1 - TIE_TOLERANCE))
     classes = people[0].exchange.groups_of_units(first.tolist())
     folds = fold_of_units(inputs.frame.iloc[rows], people[0].exchange, model.held)
     strata = pd.factorize(pd.MultiIndex.from_arrays([folds, classes]))[0].tolist()
+    m = min(settings.bootstrap_samples, MOST_DRAWS)
     bounds = bootstrap_intervals(
-        lambda weights: rank_correlation(*(source.drawn_sizes(weights) for source in people)), strata,
-        Resampling(min(settings.bootstrap_samples, MOST_DRAWS), generator(*seed, "interval"), settings.confidence),
-    )  # fmt: skip
+        lambda weights: rank_correlation(*(source.drawn_sizes(weights) for source in people)),
+        strata,
+        Resampling(m, generator(*seed, "interval"), settings.confidence),
+    )
     return row | {
-        "r": r, **bounds.row(),
-        "by_chance": float(np.nanmean(chance)), "p": float(p_value(np.array(beyond), len(permutations),
-        permutations.exact)), "n_permutations": len(permutations),
-    }  # fmt: skip
+        "r": r,
+        **bounds.row(),
+        "by_chance": float(np.nanmean(chance)),
+        "p": float(p_value(np.array(beyond), len(permutations), permutations.exact)),
+        "n_permutations": len(permutations),
+    }

@@ -1,17 +1,13 @@
 """A test between two groups in every voxel, corrected by the largest |t| and by threshold-free cluster enhancement.
 
-The t and the permutations are those of regions between groups: one residual variance per group, which keeps its spread
-under permutation (`StudentisedModel`). The t of `RobustModel` does not do here: 12 patients of 1.5 times the spread of
-36 controls gave false findings in 19 % of maps by the largest |t|, 12 % by TFCE. Whole maps of t are made for a few
-permutations at a time and only their largest values kept, so memory does not grow with their number.
+The t and the permutations are those of regions between groups (`StudentisedModel`). The t of `RobustModel` does not do
+here: 12 patients of 1.5 times the spread of 36 controls gave false findings in 19 % of maps by the largest |t|, 12 % by
+TFCE. Maps of t are made for a few permutations at a time and only their largest values kept.
 
-*Threshold-free cluster enhancement* (Smith & Nichols 2009) is an exact integral. The enhanced value of a voxel of
-height h is the integral over heights t from 0 to h of e(t)^E t^H dt, where e(t) is the number of voxels of the cluster
-that holds it at height t: neighbours by faces, E = 0.5, H = 2. Clusters change only at heights of voxels. So voxels of
-both signs are added from the largest down, clusters are joined by union-find, and each cluster keeps what all its
-voxels have gained since it came to be: one pass without steps of height, and no error of their width.
-
-The clusters that differ are named by their peaks (nilearn) and the regions they lie in.
+*Threshold-free cluster enhancement* (Smith & Nichols 2009) is an exact integral: a voxel of height h has that of e(t)^E
+t^H dt over heights t from 0 to h, e(t) the voxels of the cluster that holds it at height t: neighbours by faces, E =
+0.5, H = 2. Clusters change only at heights of voxels, so voxels of both signs are added from the largest down and
+clusters joined by union-find, each with what all its voxels have gained since: one pass without steps of height.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ EXTENT, HEIGHT = 0.5, 2.0
 """Exponents E and H of Smith & Nichols, for volumes."""
 
 
-def neighbours_of(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
+def neighbours_of(mask: Flags) -> NDArray[np.int32]:
     """Places of the six neighbours of each voxel of a mask among its voxels, -1 where there is none; (voxels, 6).
 
     Examples
@@ -133,9 +129,8 @@ CHUNK_BYTES = 8_000_000
 class VoxelTest:
     """Result for all voxels of a mask; arrays (voxels,), t 0 and p 1 where values do not vary.
 
-    `t`: signed; one residual variance per group. `tfce`: enhanced t, signed. `p_fwe`, `p_fwe_tfce`: two-sided,
-    family-wise over the voxels: by the largest |t|, and the largest |enhanced t|, of each permutation. `critical`: size
-    of t that p_fwe below alpha takes; infinite where none can have it.
+    p are two-sided, family-wise over the voxels by the largest |t| or |enhanced t| of each permutation. `critical`:
+    size of t that p_fwe below alpha takes; infinite where none can have it.
     """
 
     t: Floats
@@ -154,11 +149,10 @@ def voxel_test(
     alpha: float = 0.05,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> VoxelTest:
-    """Test the one tested column of a model in values (people, voxels of the mask).
+    """Test the one tested column of a model in values (people, voxels of the mask), folds brought to one spread.
 
-    `values`: (people, voxels), in the units of the model: people, with folds brought to one spread. `model`: its
-    variance groups are the groups that are compared. `permutations`: of the people. `mask`: (X, Y, Z), which voxels of
-    a volume the columns are, in its order. `chunk_bytes`: the result does not depend on it.
+    The model's variance groups are those that are compared; mask (X, Y, Z). The result does not depend on
+    `chunk_bytes`.
     """
     if model.groups is None:
         raise ValueError("a voxel test needs the groups that are compared as variance groups")
@@ -205,16 +199,14 @@ NOWHERE = "no region"
 
 
 def cluster_table(
-    t: Floats, significant: NDArray[np.bool_], grid: Grid, labels: NDArray[np.integer], groups: Mapping[int, str]
+    t: Floats, significant: Flags, grid: Grid, labels: NDArray[np.integer], groups: Mapping[int, str]
 ) -> pd.DataFrame:
     """One row per cluster (voxels that share a face, of one sign) and further peak of it, at least 8 mm apart.
 
     Gives ``cluster`` (1, 1a ...), ``x_mm``, ``y_mm``, ``z_mm``, ``t`` at the peak, ``volume_mm3`` of the cluster (NaN
     for further peaks), ``group`` at the peak and ``regions`` of the cluster with their shares. Those that are higher in
-    the positive class come first, then by the size of t.
-
-    `t`: (X, Y, Z). `significant`: (X, Y, Z). `labels`: (X, Y, Z), of the atlas, on the same grid. `groups`: bilateral
-    group of each label.
+    the positive class come first, then by the size of t. Volumes are (X, Y, Z); `groups`: bilateral group of each
+    label.
     """
     columns = ["cluster", "x_mm", "y_mm", "z_mm", "t", "volume_mm3", "group", "regions"]
     kept = np.where(significant, t, 0.0)

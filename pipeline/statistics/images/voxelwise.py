@@ -1,11 +1,8 @@
 """The step that tests images, volume change and the leading map voxel by voxel, and writes maps and tables.
 
-People are the units (means over their scans), covariates those of the settings. A map of networks is tested within test
-folds, its folds brought to one spread; images are not.
-
-Each scan is a column of voxels, smoothed, on a grid coarse enough to lose nothing by it: a volume smoothed to 8 mm
-holds next to nothing finer than 4 mm, so voxels of half the smoothing stand for it, and the tests cost the same memory
-and time for 1 mm as for 4 mm.
+People are the units; a map of networks is tested within test folds brought to one spread, images are not. Each scan is
+a column of voxels, smoothed, on a grid coarse enough to lose nothing by it: a volume smoothed to 8 mm holds next to
+nothing finer than 4 mm, so tests cost the same memory and time for 1 mm as for 4 mm.
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
@@ -44,6 +40,7 @@ from heatlas.pipeline.statistics.data.values import INTENSITY, LOG_JACOBIAN, joi
 from heatlas.pipeline.statistics.images.differences import Adjusted, class_model
 from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, cluster_table, voxel_test
 from heatlas.pipeline.statistics.resampling.means import OF_FAMILY, caveat_of_size
+from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.images import standardised
 
 FWHM_PER_SD = float(np.sqrt(8 * np.log(2)))
@@ -53,8 +50,8 @@ FWHM_PER_SD = float(np.sqrt(8 * np.log(2)))
 class Voxels:
     """Which voxels are tested, and how values come to them.
 
-    `fwhm_mm`: width of the smoothing; 0 for none. `step`: every which voxel of the template grid is taken. `grid`: grid
-    of the voxels that are taken. `mask`: on this grid: the brain of the template, as far as the network sees it.
+    `fwhm_mm`: smoothing, 0 for none. Every `step`-th voxel of the template grid is taken; `grid` and `mask` (the brain
+    of the template, as far as the network sees it) are of these.
     """
 
     spec: NetworkInput
@@ -81,10 +78,7 @@ class Voxels:
 
 
 def voxels_of_scan(files: ScanFiles, source: str, voxels: Voxels) -> NDArray[np.float32] | None:
-    """Intensity, log-Jacobian or a map of a scan, by its name; None for a log-Jacobian that there is not.
-
-    BadInputError if a file cannot be read.
-    """
+    """Intensity, log-Jacobian or a map of a scan, by its name; None for a log-Jacobian that there is not."""
     spec = voxels.spec
     if source == INTENSITY:
         return voxels.sampled(_whole(standardised(read_network_volume(files, spec)), spec))
@@ -108,51 +102,8 @@ STATISTICS: Mapping[str, str] = {
     "oneMinusPTfce": "1 - p, family-wise by the largest |TFCE| of each permutation",
 }
 """Maps that are written, and what they hold."""
-_SOURCE = {
-    "source": "What is tested: intensity of the image that the network sees, log_jacobian (local volume change), or "
-    "the map of that name"
-}
-TESTS_COLUMNS = {
-    **_SOURCE,
-    "n_voxels": "Voxels tested",
-    "voxel_mm": "Their width",
-    "fwhm_mm": "Smoothing, full width at half maximum",
-    "t": "t of the largest size, with its sign: positive less negative class",
-    "critical_t": "Size of t above which the family-wise p is at most 0.05, by the largest |t| of each permutation",
-    "p_fwe": "Smallest family-wise p of all voxels, by the largest |t|",
-    "p_fwe_tfce": "Smallest family-wise p of all voxels, by threshold-free cluster enhancement (TFCE)",
-    "n_higher": "Voxels with p_fwe_tfce below 0.05 that are higher in the positive class",
-    "n_lower": "Voxels with p_fwe_tfce below 0.05 that are lower in the positive class",
-    "covariates": "Covariates held, including the test fold; n/a for none",
-    "n_positive": "Participants of the positive class",
-    "n_negative": "Participants of the negative class",
-    **described("n_permutations"),
-    "note": "Why there is no value, what was left out, or a caveat",
-}
-VOXEL_TESTS_TABLE = Table(
-    "voxel_tests", TESTS_COLUMNS, "image measure or map", "Do the classes differ in any voxel?",
-    filled=("source",), forms={"source": Form.CODE, "critical_t": Form.RATIO},
-    inference=Inference("secondary", "all voxels of one source"),
-)  # fmt: skip
-CLUSTERS_COLUMNS = {
-    **_SOURCE,
-    "cluster": "Number of the cluster; a letter marks further peaks of it",
-    "x_mm": "Peak, template space, left to right",
-    "y_mm": "Peak, posterior to anterior",
-    "z_mm": "Peak, inferior to superior",
-    "t": "At the peak: positive less negative class",
-    "p_fwe": "Family-wise p at the peak, by the largest |t|",
-    "p_fwe_tfce": "Family-wise p at the peak, by threshold-free cluster enhancement",
-    "volume_mm3": "Volume of the cluster; n/a for further peaks",
-    "group": "Bilateral group of regions at the peak",
-    "regions": "Largest regions of the cluster with their shares of it",
-}
-VOXEL_CLUSTERS_TABLE = Table(
-    "voxel_clusters", CLUSTERS_COLUMNS, "cluster of voxels with p_fwe_tfce below 0.05, or further peak of it",
-    "Where do images and maps differ, voxel by voxel?", filled=("source", "cluster", "t"),
-    forms={"source": Form.CODE, "cluster": Form.TEXT, "regions": Form.TEXT},
-    inference=Inference("secondary", "all voxels of one source"),
-)  # fmt: skip
+VOXEL_TESTS_TABLE = declared("voxel_tests")
+VOXEL_CLUSTERS_TABLE = declared("voxel_clusters")
 VOXELWISE_TABLES = (VOXEL_TESTS_TABLE, VOXEL_CLUSTERS_TABLE)
 
 
@@ -213,7 +164,7 @@ def _write(layout: RunLayout, inputs: StatisticsInputs, atlas: PackedAtlas, exec
             write_template_image(path, volume, voxels.grid, f"{source}: {STATISTICS[name]}")
             write_json(sidecar(path), _facts(inputs, source, name, result.test))
             written += [path, sidecar(path)]
-    tables = (pd.DataFrame(tests, columns=list(TESTS_COLUMNS)), pd.concat(clusters, ignore_index=True))
+    tables = (VOXEL_TESTS_TABLE.frame(tests), pd.concat(clusters, ignore_index=True))
     for table, rows in zip(VOXELWISE_TABLES, tables, strict=True):
         table.write(layout, rows.reindex(columns=list(table.meanings)))
         written += table.files(layout)
@@ -243,30 +194,26 @@ def _test(
 ) -> _Result:
     """The test of one source."""
     settings, (rows, columns) = inputs.config.statistics, values
-    row = dict.fromkeys(TESTS_COLUMNS, None) | {"n_voxels": columns.shape[1], "n_permutations": 0}
+    row = dict.fromkeys(VOXEL_TESTS_TABLE.meanings, None) | {"n_voxels": columns.shape[1], "n_permutations": 0}
     row |= {"voxel_mm": float(min(voxels.grid.voxel_sizes_mm)), "fwhm_mm": settings.voxelwise.fwhm_mm}
     try:
         model, first = class_model(inputs, rows, source not in (INTENSITY, LOG_JACOBIAN))
         people = Adjusted.of(columns.astype(np.float64), model, first.tolist())
-        permutations = people.exchange.permutations(
-            settings.voxelwise.permutations,
-            generator(inputs.seed, "statistics", "voxelwise"),
-            people.model.alike.tolist(),
-        )
+        count, rng = settings.voxelwise.permutations, generator(inputs.seed, "statistics", "voxelwise")
+        permutations = people.exchange.permutations(count, rng, people.model.alike.tolist())
         test = voxel_test(people.values, people.model, permutations, voxels.mask, CLEAR)
     except BadInputError as error:
-        return _Result(row | {"note": str(error)}, pd.DataFrame(columns=list(CLUSTERS_COLUMNS)), {})
+        return _Result(row | {"note": str(error)}, VOXEL_CLUSTERS_TABLE.frame(), {})
     significant = test.p_fwe_tfce < CLEAR
     of_class = people.exchange.groups_of_units(first[model.design.rows].tolist())
     caveat = caveat_of_size(of_class, OF_FAMILY) if model.held else None  # images without folds keep their level
     lost = None if len(rows) == len(TwoGroups.of(inputs, *CLASSES).rows) else "scans without this measure left out"
-    row |= {
-        "t": float(test.t[np.abs(test.t).argmax()]), "critical_t": test.critical, "p_fwe": float(test.p_fwe.min()),
-        "p_fwe_tfce": float(test.p_fwe_tfce.min()), "n_higher": int((significant & (test.t > 0)).sum()),
-        "n_lower": int((significant & (test.t < 0)).sum()), "covariates": ", ".join(model.covariates) or None,
-        "n_positive": int((of_class == 1).sum()), "n_negative": int((of_class == 0).sum()),
-        "n_permutations": test.n_permutations, "note": joined(model.design.note, lost, caveat),
-    }  # fmt: skip
+    row |= {"t": float(test.t[np.abs(test.t).argmax()]), "critical_t": test.critical}
+    row |= {"p_fwe": float(test.p_fwe.min()), "p_fwe_tfce": float(test.p_fwe_tfce.min())}
+    row |= {"n_higher": int((significant & (test.t > 0)).sum()), "n_lower": int((significant & (test.t < 0)).sum())}
+    row |= {"n_positive": int((of_class == 1).sum()), "n_negative": int((of_class == 0).sum())}
+    row |= {"covariates": ", ".join(model.covariates) or None, "n_permutations": test.n_permutations}
+    row["note"] = joined(model.design.note, lost, caveat)
     maps = _maps(test, voxels.mask)
     labels = atlas.labels_in(None)[:: voxels.step, :: voxels.step, :: voxels.step]
     groups = {number: name for name, numbers in atlas.regions.groups.items() for number in numbers}
@@ -279,10 +226,8 @@ def _test(
 
 
 def _maps(test: VoxelTest, mask: Flags) -> dict[str, Floats]:
-    values = {
-        "t": test.t, "tThresholded": np.where(test.p_fwe_tfce < CLEAR, test.t, 0.0), "oneMinusPFwe": 1 - test.p_fwe,
-        "oneMinusPTfce": 1 - test.p_fwe_tfce,
-    }  # fmt: skip
+    values = {"t": test.t, "tThresholded": np.where(test.p_fwe_tfce < CLEAR, test.t, 0.0)}
+    values |= {"oneMinusPFwe": 1 - test.p_fwe, "oneMinusPTfce": 1 - test.p_fwe_tfce}
     maps = {name: np.zeros(mask.shape) for name in values}
     for name, map_values in values.items():
         maps[name][mask] = map_values

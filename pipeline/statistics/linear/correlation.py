@@ -1,31 +1,27 @@
 """Correlation tested by permutation of participants: partial, of rows that belong to participants, of matched columns.
 
-*Partial correlation*, Pearson's and Spearman's: that of y and x given Z is the correlation of their residuals on Z; its
-t is the t of x in the linear model with Z, so the test is that of `pipeline.statistics.linear.freedman_lane`.
-Spearman's correlation is Pearson's on ranks of all variables, including covariates (Conover 1999, section 5.4). Ranks
-are taken in the units of analysis, i.e. of participant means, not of scans. With only the intercept as nuisance this is
-the ordinary correlation.
+*Partial correlation*, Pearson's and Spearman's: of y and x given Z, that of their residuals on Z; its t is the t of x
+in the linear model with Z (`pipeline.statistics.linear.freedman_lane`). Spearman's is Pearson's on ranks of all
+variables, covariates too (Conover 1999, section 5.4), taken of participant means, not of scans.
 
-*Rows that belong to participants*, studentised so that participants may differ in variance: the products x y of centred
-rows are summed over each participant. With r the correlation, x and y of norm 1 and u the sums,
+*Rows that belong to participants*: the products x y of centred rows are summed over each participant. With r the
+correlation, x and y of norm 1 and u the sums,
 
     t = r sqrt(df / ((1 - r^2) n sum(u^2))),    n participants,
 
 is the t of `RobustModel` where every participant has one row, and holds its level where they have several. Its error is
 right where there is no correlation. That of an interval elsewhere is from the influence of each participant on r
 (Hampel 1974), x y - r (x^2 + y^2) / 2 summed over their rows, divided by 1 less their share of the sums of squares, as
-HC3 of MacKinnon & White (1985) does with residuals. Of skewed and heavy-tailed pairs and of ranks, Fisher's z with this
-error misses 3 to 9 % where that of t misses 9 to 16 % (docs/benchmarks/statistics.md).
+HC3 of MacKinnon & White (1985). Fisher's z with this error misses 3 to 9 % where that of t misses 9 to 16 %.
 
 *Matched columns* have each their own regressor (relevance and volume of the same region), like the voxelwise regressors
-of FSL's randomise, while covariates and permutations are shared, so the maximum partial R² of each permutation still
-gives family-wise p values over all columns.
+of FSL's randomise, and share covariates and permutations, so the maximum partial R² still gives family-wise p.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -34,7 +30,7 @@ from scipy.stats import rankdata
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.freedman_lane import (
     LinearModel,
@@ -58,17 +54,12 @@ def partial_correlation(
     kinds: Sequence[Any] | None = None,
     variance_groups: Sequence[Any] | None = None,
 ) -> PermutationTest:
-    """Correlation of every column of values with the tested term, given the nuisance terms.
+    """Correlation of every column of values with the single tested column of a design, given the nuisance terms.
 
-    BadInputError if the tested term has several columns.
-
-    In the result, ``estimate`` is the (partial) correlation; ``standard_error``, ``low`` and ``high`` belong to it.
-
-    `values`: (rows of the table,). `design`: with one tested column. `exchange`: for the rows of the table.
-    `resampling`: random permutations. `kinds`, `variance_groups`: as for `freedman_lane`: such groups keep
-    their spread. If ten of forty people vary three times as much as the others in values and in what is tested, or are
-    what is tested, Pearson's p is 5 % in 6 to 11 % and p_fwe over five columns in 11 to 22 % without them, in 5 to 7 %
-    with them; Spearman's p_fwe in 14 and 11 %.
+    In the result ``estimate``, its error and interval are of the (partial) correlation. `exchange`, `kinds` and
+    `variance_groups` are as for `freedman_lane`. If ten of forty people vary three times as much in values and in what
+    is tested, Pearson's p is 5 % in 6 to 11 % and p_fwe over five columns in 11 to 22 % without groups, in 5 to 7 %
+    with them.
     """
     k = design.tested.shape[1]
     if k != 1:
@@ -92,11 +83,11 @@ def correlation_interval(
 ) -> tuple[Floats, Floats, Floats]:
     """Standard error of correlations, and their intervals in Fisher's z, from the robust t and its critical value.
 
-    ``t = r sqrt(df / ((1 - r^2) kappa))`` (`pipeline.statistics.linear.studentised`). Of normal variables kappa is
-    1 + 2 r^2, and Fisher's z has variance 1 / df; so its variance is taken as kappa / (1 + 2 r^2) / df. That is since
-    its residuals are those of the null hypothesis; the t of variance groups (not `of_null`) has its own. The interval
-    excludes 0 exactly where p is at most alpha: with |r| above .95 and few participants it would reach beyond 0
-    although t is above its critical value, and is then as wide as t allows.
+    ``t = r sqrt(df / ((1 - r^2) kappa))`` (`pipeline.statistics.linear.studentised`). Of normal variables kappa is 1 +
+    2 r^2 and Fisher's z has variance 1 / df, so its variance is taken as kappa / (1 + 2 r^2) / df, as the residuals are
+    those of the null hypothesis; the t of variance groups (not `of_null`) has its own. The interval excludes 0 exactly
+    where p is at most alpha: where it would reach beyond 0 although t is above its critical value, it is as wide as t
+    allows.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         of_z, z = np.abs(r / t) / np.sqrt((1 - r**2) * (1 + 2 * of_null * r**2)), np.arctanh(r)
@@ -126,7 +117,7 @@ SMALLEST = 1e-24
 """Rounding error of the squared denominator of t, where all rows lie on one line."""
 
 
-def is_constant(values: Floats) -> NDArray[np.bool_]:
+def is_constant(values: Floats) -> Flags:
     """Whether values differ by no more than rounding along the first axis; shape (...) for values (rows, ...)."""
     return np.asarray(np.ptp(values, axis=0) <= 1e-12 * np.abs(values).max(axis=0), dtype=bool)
 
@@ -175,9 +166,8 @@ def fisher_interval(
 ) -> tuple[float, float]:
     """Interval of a correlation in Fisher's z: Student's t with df degrees of freedom times `error_of_z`.
 
-    It excludes 0 exactly where p, that of t above its critical value, is at most 1 - confidence: where it would reach
-    0 although p is that small, it goes as far towards 0 as t allows. NaN without a critical value, as no p can be that
-    small.
+    It excludes 0 exactly where p is at most 1 - confidence: where it would reach 0 although p is that small, it goes as
+    far towards 0 as t allows. NaN without a critical value.
     """
     if np.isnan(critical):
         return np.nan, np.nan
@@ -191,7 +181,6 @@ def fisher_interval(
 
 CHUNK = 1_000
 """Permutations per chunk; bounds memory (1,000 x 402 columns: 3 MB for each of three arrays)."""
-COLUMNS = ("partial_r", "slope", "t", "low", "high", "p", "p_fwe", "p_fdr")
 NO_SPREAD = 1e-12
 """Residual variance, relative to the variance about the mean, below which a column counts as fully explained."""
 
@@ -212,21 +201,21 @@ class MatchedTest:
 
 
 def matched_test(
-    values: Floats, regressors: Floats, which: NDArray[np.intp], nuisance: Floats, permutations: Permutations,
+    values: Floats, regressors: Floats, which: Indices, nuisance: Floats, permutations: Permutations,
     confidence: float = 0.95, kinds: Indices | None = None,
 ) -> MatchedTest:  # fmt: skip
     """Partial correlation of every column of values with its regressor, permuting participants.
 
     Shapes: values (participants, columns), regressors (participants, regressors), which (columns,) with the regressor
-    of each column, nuisance (participants, q) of full rank, intercept first, kinds (columns,): columns of a kind share
-    the permutations that p_fdr is made from (by default all).
+    of each column, nuisance (participants, q) of full rank, intercept first, kinds (columns,) as for `freedman_lane`.
     """
     basis = np.linalg.qr(nuisance)[0]
     left, size, why_not = _residuals(values, basis, "relevance")
     tested, tested_size, why_no_regressor = _residuals(regressors, basis, "volume")
     problems = [why_no_regressor[which[i]] or why for i, why in enumerate(why_not)]
     usable = np.flatnonzero([problem is None for problem in problems])
-    result = dict(zip(COLUMNS, np.full((len(COLUMNS), values.shape[1]), np.nan), strict=True))
+    names = [field.name for field in fields(MatchedTest) if field.name != "problems"]
+    result = {name: np.full(values.shape[1], np.nan) for name in names}
     if len(usable):
         kind = np.zeros(len(usable), np.intp) if kinds is None else kinds[usable]
         tests = _test(left[:, usable], tested, which[usable], basis, permutations, confidence, kind)
@@ -237,7 +226,7 @@ def matched_test(
 
 
 def _test(
-    residuals: Floats, tested: Floats, which: NDArray[np.intp], basis: Floats, permutations: Permutations,
+    residuals: Floats, tested: Floats, which: Indices, basis: Floats, permutations: Permutations,
     confidence: float, kinds: Indices,
 ) -> dict[str, Floats]:  # fmt: skip
     """The columns of `MatchedTest` for residuals (participants, columns) of norm 1."""

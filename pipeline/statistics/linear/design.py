@@ -1,14 +1,11 @@
 """From a formula and a table to a full-rank model matrix, recording every row and column left out.
 
-The formula is evaluated on scans. A model that holds for scans also holds for means over a participant's scans with the
-mean of the model matrix, so averaging (`pipeline.statistics.linear.permutations`) comes after this step, and a
-participant scanned once at 1.5 T and once at 3 T counts half for each.
+The formula is evaluated on scans; means over a participant's scans (`pipeline.statistics.linear.permutations`) come
+after: who was scanned once at 1.5 T and once at 3 T counts half for each.
 
-Formulas are read by formulaic, with two differences. ``hippocampus_mm3/tiv_mm3`` is the ratio of two columns, as is
-usual in the field; in R's grammar it would be a nested factor. And a formula is restricted to arithmetic: formulaic
-evaluates text in braces or ``I(...)`` as Python, so a formula from an untrusted configuration could run any code.
-Anything else than arithmetic on columns and calls of `FUNCTIONS` is refused before evaluation. formulaic was chosen
-over patsy: it is maintained, supports pandas 3, and statsmodels has moved to it.
+formulaic reads formulas, with two differences: ``hippocampus_mm3/tiv_mm3`` is the ratio of two columns (in R a nested
+factor), and anything else than arithmetic on columns and calls of `FUNCTIONS` is refused, since formulaic evaluates
+text in braces or ``I(...)`` as Python. It was chosen over patsy: it is maintained and supports pandas 3.
 """
 
 from __future__ import annotations
@@ -23,12 +20,11 @@ import pandas as pd
 from formulaic import Formula
 from formulaic.errors import FormulaicError
 from formulaic.parser.types import Term
-from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 
 FUNCTIONS = ("I", "C", "log", "log1p", "log10", "sqrt", "exp", "center", "scale", "poly", "bs", "cr", "Treatment")
 """Functions allowed in a formula: I and C as in R, logarithm, square root, exponential, and formulaic's transforms."""
@@ -50,11 +46,10 @@ class Terms:
 
 
 def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
-    """Parse a formula such as ``age + sex + site`` and find the tested term in it.
+    """Parse a formula such as ``age + sex + site`` and find the tested term in it; a left-hand side is ignored.
 
-    A left-hand side (``relevance ~``) is ignored. BadInputError if the formula cannot be parsed, names an unknown
-    column, calls a function that is not allowed or has no intercept, or if the term is missing or part of an
-    interaction.
+    BadInputError if it cannot be parsed, names an unknown column or function, has no intercept, or if the term is
+    missing or part of an interaction.
     """
     terms, wanted = _terms(formula, columns), [part for part in _terms(term, columns) if part.degree]
     if not any(part.degree == 0 for part in terms):
@@ -145,11 +140,10 @@ NO_NORM = 1e-8
 class Design:
     """A full-rank model matrix and what was left out of it.
 
-    `tested`: (rows, k), columns of the tested term. `nuisance`: (rows, q), intercept (first) and covariates. `rows`:
-    (rows,), positions in the table of the rows used: those without a missing value in any column of the formula.
-    `missing`: rows lost per column; a row with two missing values counts in both. `names`: names of the columns of
-    ``tested``, then of those of ``nuisance``. `dropped`: columns, levels and participants that were left out or merged,
-    each with the reason.
+    `tested` (rows, k); `nuisance` (rows, q), intercept first; `rows` are positions in the table of the rows without a
+    missing value. `missing`: rows lost per column; a row with two missing values counts in both. `names` are those of
+    the columns of ``tested``, then of ``nuisance``. `dropped`: columns, levels and participants that were left out or
+    merged, each with the reason.
     """
 
     tested: Floats
@@ -170,13 +164,10 @@ class Design:
 def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     """Model matrix of a formula over a table of scans or participants.
 
-    BadInputError if the formula cannot be used (see `split_terms`), the tested term is unknown, constant or collinear
-    with the covariates, or too few rows remain. Problems with covariates alone are recorded in ``dropped``.
-
-    `formula`: as in R, e.g. ``hippocampus_mm3/tiv_mm3 + age + sex + field_strength + site``; see
-    `pipeline.statistics.linear.design`. Text and yes/no columns and `ALWAYS_CATEGORIES` are factors. `term`: the term
-    to test. `frame`: one row per scan; with ``participant_id``, sizes of levels are counted in participants, otherwise
-    in rows. Missing values are NaN, None, infinite or ``n/a``.
+    Text and yes/no columns and `ALWAYS_CATEGORIES` are factors; with ``participant_id``, sizes of levels are counted in
+    participants, otherwise in rows. Missing values are NaN, None, infinite or ``n/a``. BadInputError if the formula
+    cannot be used (`split_terms`), the tested term is unknown, constant or collinear with the covariates, or too few
+    rows remain. Problems with covariates alone are recorded in ``dropped``.
     """
     terms = split_terms(formula, term, [str(name) for name in frame.columns])
     participants = frame[PARTICIPANT] if PARTICIPANT in frame else pd.Series(np.arange(len(frame)), index=frame.index)
@@ -246,7 +237,7 @@ def _without_contradictions(column: pd.Series, participants: pd.Series, dropped:
 
 def _merge_rare_levels(
     table: pd.DataFrame, people: pd.Series, tested: set[str], dropped: dict[str, str]
-) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
+) -> tuple[pd.DataFrame, Flags]:
     """Covariate levels with one participant: several are merged, a single one is left out with its rows.
 
     A level with one participant is fitted perfectly and carries no information.

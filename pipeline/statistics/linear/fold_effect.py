@@ -1,11 +1,9 @@
 """The test fold as a covariate of every test on relevance that compares participants across folds.
 
-Maps of different test folds come from different networks and differ in scale. If a covariate is unbalanced over folds
-(a scanner used mostly in one fold), the difference between networks would be mistaken for an effect of the covariate.
-So fold is a factor of the model, participants are permuted within folds, and each fold's values are multiplied so that
-they spread as those of all folds (`Exchangeability.even`): without, the network with the widest scale decides the test,
-and much is missed (docs/benchmarks/statistics.md). Controlled by `fold_effect` of ``[statistics]`` (on by default);
-needs several folds. Volumes and other measures that do not depend on a network are not adjusted for fold.
+Maps of different test folds come from different networks and differ in scale. Where a covariate is unbalanced over
+folds (a scanner used mostly in one), the difference between networks would pass for an effect of the covariate. So fold
+is a factor of the model, participants are permuted within folds, and each fold's values are multiplied so that they
+spread as those of all folds (`Exchangeability.even`). Volumes and other measures without a network are not adjusted.
 """
 
 from __future__ import annotations
@@ -33,8 +31,6 @@ MOST_GROUPS = 8
 ROUNDING = 1e-12
 """Deviation from a mean, relative to the largest value, that is no variation."""
 ONE_VARIANCE = "F takes one variance for all levels ({}); if they differ in spread and size, p may be too small"
-EVEN = "after each test fold's values were multiplied so that they spread as those of all folds"
-"""Unit of an estimate with fold held."""
 NOT_HELD = "left out: too few participants ({} in {} of two or more); networks may confound the test"
 
 
@@ -42,8 +38,8 @@ NOT_HELD = "left out: too few participants ({} in {} of two or more); networks m
 class FoldModel:
     """A model with or without fold, ready for `pipeline.statistics.linear.freedman_lane`.
 
-    `design`: its ``dropped`` says if fold was left out for lack of participants. `exchange`: for the rows of the table:
-    participants, within folds if fold is in the model. `held`: whether fold is in the model.
+    `exchange` is for the rows of the table: participants, within folds if fold is in the model (`held`). The design's
+    ``dropped`` says if fold was left out for lack of participants.
     """
 
     design: Design
@@ -61,8 +57,8 @@ class FoldModel:
 def with_variances(model: FoldModel, labels: Sequence[Any], name: str) -> tuple[FoldModel, list[Any] | None]:
     """Levels of a tested factor as groups of one residual variance each, for a studentised F.
 
-    `labels` has one level per row of the table, `name` is the factor's. None for a t, which is studentised anyway, and
-    where levels are many or one of them is small; the model's note then says so.
+    `labels` has the level of each row of the table. None for a t, which is studentised anyway, and where levels are
+    many or one of them is small; the model's note then says so.
     """
     if model.design.tested.shape[1] == 1:
         return model, None
@@ -86,11 +82,9 @@ def model_within_folds(
 ) -> FoldModel:
     """Model matrix with fold as a factor, and permutation within folds.
 
-    BadInputError if the formula cannot be used, or the tested term is collinear with fold.
-
-    `formula`, `term`: as for `design_of`, without fold. `frame`: one row per scan with ``participant_id``, or one per
-    participant without. `hold`: setting ``statistics.fold_effect``. `variance_groups`: one per row, for a studentised
-    statistic: each group must keep a degree of freedom.
+    `frame` has one row per scan with ``participant_id``, or one per participant without; `hold` is the setting
+    ``statistics.fold_effect``; each variance group (one per row) must keep a degree of freedom. BadInputError if the
+    formula cannot be used, or the tested term is collinear with fold.
     """
     if PARTICIPANT in frame.columns:
         exchange = Exchangeability.participant_means(frame[PARTICIPANT].tolist())

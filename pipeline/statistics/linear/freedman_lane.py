@@ -1,41 +1,34 @@
 """Permutation test of a linear model's term for many columns of values at once (Freedman & Lane 1983).
 
-The model is ``y = X b + Z g + error`` with tested columns X and nuisance columns Z. Residuals ``e`` of y on Z are
-permuted, added to the fit of Z, and the full model is fitted again. With an orthonormal basis ``[Qz, Qx]`` of
-``[Z, X]`` the fit of Z cancels, and a permuted data set needs only
+In ``y = X b + Z g + error`` the residuals ``e`` of y on Z are permuted, added to the fit of Z, and the model is fitted
+again. With an orthonormal basis ``[Qz, Qx]`` of ``[Z, X]`` the fit of Z cancels, and a permuted data set needs only
 
     signal = |Qx' P e|^2,    nuisance = |Qz' P e|^2,    partial R^2 = signal / (|e|^2 - nuisance).
 
-Permuting the rows of the basis instead of those of the data gives the inverse permutation, which is drawn equally
-often, so one matrix product serves a chunk of permutations and all columns. t and F are increasing functions of partial
-R^2 with the same degrees of freedom in every column, so the largest |t| and the largest R^2 come from the same column.
-By default a single tested column has the t of `RobustModel` instead. Directions of Qz that no permutation changes (the
-constant; with blocks, what is constant within them) are left out: e is orthogonal to them before and after. For groups
-with different variances see `pipeline.statistics.linear.studentised`. Memory: the permutations, 4 bytes x m x units,
-and a few arrays of `CHUNK_BYTES`, whatever m is.
+The rows of the basis are permuted instead of the data (the inverse permutation is drawn equally often), so one matrix
+product serves a chunk of permutations and all columns. t and F rise with partial R^2, so the largest of both come from
+the same column. Directions of Qz that no permutation changes are left out: e is orthogonal to them before and after.
+What each statistic supposes of the variance stands in `pipeline.statistics.linear.studentised`.
 
-Considered and not used: `nilearn.mass_univariate.permuted_ols` (t only, no repeated scans, no exact enumeration, one
-permutation at a time; the oracle of the tests), `scipy.stats.permutation_test` (no covariates), statsmodels (none).
+Not used: `nilearn.mass_univariate.permuted_ols` (t only, no repeated scans, no exact enumeration; the oracle of the
+tests), `scipy.stats.permutation_test` (no covariates), statsmodels (none).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from heatlas.pipeline.run.declared import described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.linear.design import Design, new_direction
 from heatlas.pipeline.statistics.linear.permutations import (
-    POOLED_FDR,
     TIE_TOLERANCE,
     Exchangeability,
     Permutations,
@@ -70,10 +63,10 @@ class LinearModel:
     tested: Floats
     nuisance: Floats
     to_coefficients: Floats
-    alike: NDArray[np.intp]
+    alike: Indices
     df: int
-    stays: NDArray[np.bool_]
-    groups: NDArray[np.intp] | None = None
+    stays: Flags
+    groups: Indices | None = None
 
     @classmethod
     def of(
@@ -124,7 +117,6 @@ class LinearModel:
 
     @property
     def moving_nuisance(self) -> Floats:
-        """Nuisance directions that a permutation can change."""
         return self.nuisance[:, ~self.stays]
 
 
@@ -132,18 +124,15 @@ class LinearModel:
 class PermutationTest:
     """Result for every column of values; arrays have shape (columns,), NaN where there is no test.
 
-    `estimate`, `standard_error`: coefficient of the tested column in the units of values per unit of that column, and
-    its standard error; NaN for a term of several columns. `critical`, `low`, `high`: value that |t| must exceed for p
-    to be at most 1 - confidence, and the interval of the estimate made with it. The interval excludes 0 exactly where p
-    is that small. NaN for a term of several columns. `critical_fwe`: value that the statistic must exceed for p_fwe to
-    be at most 1 - confidence; NaN without variance groups. `coefficients`: (k, columns), coefficients of all tested
-    columns. `statistic`: signed t for one tested column, F for several. `p`, `p_fwe`, `p_fdr`: two-sided: uncorrected;
-    family-wise over the columns, by the largest statistic of each permutation; false discovery rate over the columns
-    (Benjamini & Hochberg on `studentised.pooled_p`, at least p). `partial_r`: partial correlation of values and tested
-    column, signed; for several columns the square root of partial R^2. `df`: residual degrees of freedom
-    (Welch-Satterthwaite with variance groups). `df_tested`: k. `n_units`: participants or rows tested. `exact`: True if
-    all distinct permutations were used. p is then exact without covariates and variance groups. `problems`: why a
-    column has no test.
+    `estimate` and `standard_error` are of the coefficient of a single tested column; `critical` is the value that |t|
+    must exceed for p to be at most 1 - confidence, and `low` to `high` the interval made with it, which excludes 0
+    exactly where p is that small. All these are NaN for a term of several columns, whose `coefficients` are (k,
+    columns). `statistic` is signed t or F. p is two-sided: uncorrected; family-wise by the largest statistic of each
+    permutation; false discovery rate (Benjamini & Hochberg on `studentised.pooled_p`, at least p). `partial_r` is
+    signed for one tested column, else the root of partial R^2. `df` is Welch-Satterthwaite's with variance groups,
+    `df_tested` k, `n_units` participants or rows tested. `exact`: all distinct permutations were used; p is then exact
+    without covariates and variance groups. `problems` say why a column has no test. `critical_fwe`: as `critical`, for
+    p_fwe; NaN without variance groups.
     """
 
     estimate: Floats
@@ -167,32 +156,10 @@ class PermutationTest:
 
     def columns(self) -> dict[str, Any]:
         """The columns of a table that a test fills, by their usual names."""
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        return columns | {"ci_low": self.low, "ci_high": self.high, "n_participants": self.n_units}
-
-
-_COLUMNS = (
-    "estimate", "standard_error", "statistic", "df_tested", "df", "partial_r", "p", "p_fwe", "p_fdr", "n_permutations",
-    "exact",
-)  # fmt: skip
-_INFERENCE = {
-    "interval": "permutation: made with the critical value of the permuted t, so it excludes 0 exactly where p is at "
-    "most 1 - confidence; none",
-    "standard_error": "Standard error of estimate",
-    "df_tested": "Numerator degrees of freedom; 1 for t",
-    "df": "Degrees of freedom of t (Welch-Satterthwaite)",
-    "p": "Two-sided permutation p over participants (Freedman-Lane; within test folds if adjusted for fold), "
-    "(b+1)/(m+1)",
-    "p_fdr": POOLED_FDR,
-    "family": "Family of tests that the p values are corrected over",
-    "n_participants": "Participants without missing values",
-    "note": "Why there is no value, what was left out, or a caveat",
-}
-
-
-def inference(*names: str) -> dict[str, str]:
-    """What columns mean that a test fills, for the declaration of a table; as `described` for all others."""
-    return {name: _INFERENCE.get(name) or described(name)[name] for name in names}
+        hidden = ("critical", "critical_fwe", "coefficients", "problems")
+        renamed = {"low": "ci_low", "high": "ci_high", "n_units": "n_participants"}
+        names = (field.name for field in fields(self) if field.name not in hidden)
+        return {renamed.get(name, name): getattr(self, name) for name in names}
 
 
 def freedman_lane(
@@ -205,19 +172,15 @@ def freedman_lane(
     kinds: Sequence[Any] | None = None,
     by_ranks: bool = False,
 ) -> PermutationTest:
-    """Test the tested term of a design in every column of values.
+    """Test the tested term of a design in every column of values (rows of the table, columns).
 
-    BadInputError if the design cannot be tested in the units of the scheme (see `LinearModel.of`), or a variance group
-    is too small to estimate a variance.
-
-    `values`: (rows of the table,). `exchange`: for the rows of the table. `resampling`: random permutations, shared
-    by all columns, and the confidence of the interval of one tested column. `variance_groups`: one per row of the
-    table: groups with different residual variances, for a studentised statistic. In a comparison of groups, these.
-    `equal_variances`: plain t of one tested column, as by `nilearn.mass_univariate.permuted_ols`, instead of that of
-    `RobustModel`. F of several columns takes equal variances always, unless there are groups. `kinds`: one per column
-    of values: the map, whose scale differs between blocks (see `Exchangeability.even`), and whose columns share a null
-    distribution for p_fdr (see `studentised.pooled_p`). By default all are of one kind. `by_ranks`: ranks within blocks
-    instead of values (`Exchangeability.ranked`).
+    `exchange` and `variance_groups` have an entry per row of the table; groups with different residual variances get a
+    studentised statistic (in a comparison of groups, these). `equal_variances`: plain t of one tested column, as of
+    `nilearn.mass_univariate.permuted_ols`, instead of that of `RobustModel`; F without groups takes equal variances
+    always. `kinds`, one per column: the map, whose scale differs between blocks (`Exchangeability.even`) and whose
+    columns share a null distribution for p_fdr (`studentised.pooled_p`). `by_ranks`: ranks within blocks instead of
+    values. BadInputError if the design cannot be tested in the units of the scheme, or a group is too small for a
+    variance.
     """
     scheme = exchange.of_rows(design.rows)
     groups = None if variance_groups is None else np.asarray(variance_groups, dtype=object)[design.rows]
@@ -237,10 +200,7 @@ def permutation_test(
     equal_variances: bool = False,
     kinds: Sequence[Any] | None = None,
 ) -> PermutationTest:
-    """Test values (units, columns) with given permutations of the model's rows; columns with NaN have no test.
-
-    `kinds` as for `freedman_lane`.
-    """
+    """Test values (units, columns) with given permutations of the model's rows; columns with NaN have no test."""
     lacking = len(values) - np.count_nonzero(np.isfinite(values), axis=0)
     filled = np.where(np.isfinite(values), values, 0.0) if lacking.any() else values
     residuals = filled - model.nuisance @ (model.nuisance.T @ filled)
@@ -361,7 +321,7 @@ def dual_interval(estimate: Floats, reach: Floats, p: Floats, alpha: float) -> t
     return np.where(inside, np.minimum(low, 0.0), low), np.where(inside, np.maximum(high, 0.0), high)
 
 
-def _problems(filled: Floats, lacking: NDArray[np.intp], norms: Floats, n_permutations: int) -> list[str | None]:
+def _problems(filled: Floats, lacking: Indices, norms: Floats, n_permutations: int) -> list[str | None]:
     """Why a column cannot be tested, from its values, the number missing, and the norm of its residuals."""
     if n_permutations < 2:
         return ["only one permutation is possible"] * filled.shape[1]

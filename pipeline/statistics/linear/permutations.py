@@ -1,25 +1,19 @@
 """Which permutations are allowed under the null hypothesis, the p they give, and the false discovery rate.
 
-Family-wise p are made in `freedman_lane`.
-
 Participants may have repeated scans. They are exchanged as
 
 - *participant means*: rows are averaged over each participant, then participants are permuted. The default for
-  questions between participants: it keeps all participants and holds its level (docs/benchmarks/statistics.md).
-- *whole participants*: all rows of a participant are exchanged together with those of a participant with the same
-  number of rows. For statistics over scans.
+  questions between participants: it keeps all of them and holds its level (docs/benchmarks/statistics.md).
+- *whole participants*: all rows of a participant go with those of one with the same number; for statistics over scans.
 - *free*: every row is a participant.
 
 Visits are never exchanged within a participant: where participants drift in different directions, such a test rejects
-too often (14.6 % at 5 %), so questions about change flip signs or permute whole participants.
-
-With blocks, participants are permuted within their block only (relevance: within test folds, since each fold's maps
-come from its own network). What is constant within blocks then does not move.
+too often (14.6 % at 5 %). With blocks, participants are permuted within their block only (relevance: within test
+folds).
 
 p = (b+1)/(m+1) for m random permutations (Phipson & Smyth 2010); if there are no more than m distinct ones, all are
 used, including the observed order, and p is exact. Permutations that only exchange rows with equal model rows are not
-distinct: two groups of 5 and 6 have 462 permutations, not 11!. Inner loops are compiled with numba: one pass where
-numpy needs several over large arrays.
+distinct: two groups of 5 and 6 have 462 permutations, not 11!.
 """
 
 from __future__ import annotations
@@ -37,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, rankdata
 
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,11 +81,7 @@ TIE_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Permutations:
-    """Permutations of rows.
-
-    `rows` (m, rows): ``values[rows[i]]`` is the i-th permutation. Memory: 4 bytes each. `exact`: True if these are all
-    distinct permutations, including the identity.
-    """
+    """Permutations of rows (m, rows): ``values[rows[i]]`` is the i-th; `exact`: these are all distinct ones."""
 
     rows: NDArray[np.int32]
     exact: bool
@@ -102,10 +92,9 @@ class Permutations:
 
 @dataclass(frozen=True, eq=False)
 class Exchangeability:
-    """A permutation scheme for the rows of a table.
+    """A permutation scheme for the rows of a table: participant 0..P-1 and block of each.
 
-    `codes`: (rows,), participant 0..P-1 of each row. `blocks`: (rows,), block of each row; a participant with rows in
-    several belongs to that of most of them.
+    A participant with rows in several blocks belongs to that of most of them.
     """
 
     scheme: Scheme
@@ -134,7 +123,6 @@ class Exchangeability:
 
     @property
     def n_participants(self) -> int:
-        """Number of participants."""
         return int(self.codes.max(initial=-1)) + 1
 
     @property
@@ -148,12 +136,7 @@ class Exchangeability:
         return Exchangeability(self.scheme, codes, None if self.blocks is None else self.blocks[rows])
 
     def reduce(self, values: Floats) -> Floats:
-        """Reduce values of rows to the units of analysis.
-
-        Gives an array (units, columns): participant means, or the values unchanged.
-
-        `values`: (rows, columns).
-        """
+        """Values of rows (rows, columns) in the units of analysis: participant means, or the values unchanged."""
         if self.scheme != "means":
             return values
         sizes = np.bincount(self.codes)
@@ -166,10 +149,9 @@ class Exchangeability:
         """Values of units (units, columns), multiplied so that they spread alike in all blocks: as in all of them.
 
         Networks of different blocks multiply what they see by different factors, and the widest would decide a test.
-        All columns of a kind (one per column: the map; by default all are of one) have the same factor, the median over
-        them: a factor for each column would follow its outliers, and family-wise p would be too small
-        (docs/benchmarks/statistics.md). A block's variance is about its own mean, whoever belongs to which class, so
-        that permutation within blocks does not change it; `LIKE_THE_OTHERS` people who vary as those of all blocks are
+        All columns of a kind (the map) have the same factor, the median over them: one for each column would follow its
+        outliers, and family-wise p would be too small (docs/benchmarks/statistics.md). A block's variance is about its
+        own mean, so that permutation within blocks does not change it; `LIKE_THE_OTHERS` people who vary as all do are
         added to it.
         """
         if self.blocks is None:
@@ -222,7 +204,7 @@ class Exchangeability:
             labels = counts.argmax(axis=1)
         return np.unique(labels, return_inverse=True)[1].astype(np.intp)
 
-    def stays(self, vectors: Floats) -> NDArray[np.bool_]:
+    def stays(self, vectors: Floats) -> Flags:
         """Mask of the columns (units, columns) that no permutation changes: those constant within blocks."""
         if self.blocks is None:
             return np.asarray(np.ptp(vectors, axis=0) <= 1e-12, bool)
@@ -233,7 +215,7 @@ class Exchangeability:
     def permutations(self, count: int, rng: np.random.Generator, alike: Sequence[int] | None = None) -> Permutations:
         """Random permutations of the units, or all distinct ones if there are no more than ``count``.
 
-        `alike`: per unit of `reduce`; units with equal numbers have equal model rows. Default: all differ.
+        Units with equal numbers in `alike` have equal model rows; by default all differ.
         """
         blocks = self._blocks()
         n_units = sum(block.size for block in blocks)
@@ -273,10 +255,7 @@ class Exchangeability:
 
 
 def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
-    """Share of permutations at least as extreme as the observed statistic.
-
-    `observed` (...). `null` (m, ...): statistics under permutation; with `exact`, of all permutations, including the
-    observed one.
+    """Share of permutations null (m, ...) at least as extreme as the observed statistic (...), NaN where that is.
 
     Examples
     --------
@@ -340,14 +319,7 @@ def random_orders(count: int, n: int, rng: np.random.Generator) -> NDArray[np.in
     return orders
 
 
-POOLED_FDR = (
-    "p adjusted for the false discovery rate over the family (Benjamini-Hochberg), made from the permutations of all "
-    "regions of a map together, and at least p"
-)
-"""Meaning of a p_fdr made by `pipeline.statistics.linear.freedman_lane`."""
-
-
-def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def benjamini_hochberg(p: Floats) -> Floats:
     """Adjusted p values that control the false discovery rate; missing tests (NaN) are ignored.
 
     Examples
@@ -362,7 +334,7 @@ def benjamini_hochberg(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return adjusted
 
 
-def pooled_fdr(pooled: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+def pooled_fdr(pooled: Floats, p: Floats) -> Floats:
     """`benjamini_hochberg` of p from pooled permutations (`studentised.pooled_p`), at least p.
 
     Examples

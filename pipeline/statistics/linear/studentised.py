@@ -1,34 +1,25 @@
 """Statistics of a linear model under permutation, by what is supposed of the variance.
 
-*One residual variance*: partial R^2 of many permutations and columns, in double precision (`HomoscedasticModel`).
+*One residual variance* (`HomoscedasticModel`): partial R^2 in double precision.
 
 *Participants who may differ in variance* (`RobustModel`, one tested column): Student's t divided by the square root of
 
     kappa = n sum(x^2 e^2),
 
-where x is the tested column and e the residuals under the null hypothesis, both with norm 1. Kappa is about 1 if the
-size of the residuals is unrelated to x, and larger if participants with extreme x also have extreme values. If a fifth
-of the participants vary three times as much in both, plain t rejects up to 21 % at 5 %, this statistic 6 %; with equal
-variances its power is within 2 points of that of t (docs/benchmarks/statistics.md). Without covariates and without the
-factor 1 - r^2 of t this is the statistic of DiCiccio & Romano (2017, JASA 112:1211). The factor preserves the power of
-family-wise tests, because residuals under the null hypothesis contain the effect. Under permutation the residuals are
-those of Freedman and Lane. Their component along the covariates is subtracted from their sum of squares, and kappa is
-reduced in proportion.
+x the tested column and e the residuals under the null hypothesis, both with norm 1. Kappa is about 1 if the size of the
+residuals is unrelated to x. If a fifth of the participants vary three times as much in both, plain t rejects up to 21 %
+at 5 %, this one 6 %; with equal variances its power is within 2 points of t. Without covariates and the factor 1 - r^2
+of t it is the statistic of DiCiccio & Romano (2017, JASA 112:1211). Under permutation the component of the residuals
+along the covariates is subtracted from their sum of squares, and kappa reduced in proportion.
 
-*One residual variance per group* (`StudentisedModel`): the covariance of the least-squares estimate is
-``(X'X)^-1 (sum_g s2_g X_g'X_g) (X'X)^-1`` with X residualised for Z. Without covariates that is Welch's t (one tested
-column) and Welch's F (Welch 1951), v and G of Winkler et al. (2014, doi:10.1016/j.neuroimage.2014.01.060). With
-covariates PALM combines the unweighted estimate with ``(M'WM)^-1``, the covariance of the weighted one; here both are
-of the unweighted estimate. The residual variance of group g is its sum of squared residuals divided by the sum of its
-diagonal elements of the residual-forming matrix.
-
-Permuting residuals as they are gives every group the variance of the mixture. A studentised p is then right for many
-people (Janssen 1997), but not its far tail, which family-wise p and the false discovery rate use: where the smaller
-group varies more, values are skewed or groups small, 8 to 60 % of families of 100 regions had a p_fwe of 5 %. So each
-group keeps its own spread: residuals under the null hypothesis are divided by the standard deviation of their group,
-permuted, and multiplied by that of the group where they arrive. Where groups have one spread this is the permutation of
-Freedman and Lane; where they differ in spread alone, it draws from the distribution of the data. Measured:
-docs/benchmarks/statistics.md.
+*One residual variance per group* (`StudentisedModel`): the covariance of the least-squares estimate is ``(X'X)^-1
+(sum_g s2_g X_g'X_g) (X'X)^-1`` with X residualised for Z, s2_g the sum of squared residuals of a group over the sum of
+its diagonal elements of the residual-forming matrix. Without covariates that is Welch's t and F (Welch 1951), v and G
+of Winkler et al. (2014, doi:10.1016/j.neuroimage.2014.01.060); with covariates PALM combines the unweighted estimate
+with the covariance of the weighted one. Permuting residuals as they are would give every group the variance of the
+mixture, and the far tail of p, which p_fwe and p_fdr use, would be wrong: 8 to 60 % of families of 100 regions had a
+p_fwe of 5 %. So residuals under the null hypothesis are divided by the standard deviation of their group, permuted, and
+multiplied by that of the group where they arrive. Rates of all: docs/benchmarks/statistics.md.
 """
 
 from __future__ import annotations
@@ -43,7 +34,7 @@ from numpy.typing import NDArray
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.statistics.arrays import Floats, Indices
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 from heatlas.pipeline.statistics.linear.permutations import Permutations, p_value
 
 LEAST_LEFT = 2.0**-24
@@ -78,8 +69,7 @@ class HomoscedasticModel:
     def size(self, rows: NDArray[Any], residuals: Floats) -> Floats:
         """Partial R^2 of permuted data, shape (permutations, columns).
 
-        rows (permutations, units) permute the model's rows; residuals (units, columns) of the values on the nuisance
-        directions have norm 1.
+        rows (permutations, units) permute the model's rows; residuals (units, columns) of the values have norm 1.
         """
         squares, k = (self.basis[:, rows] @ residuals) ** 2, self.tested.shape[1]
         r_squared: Floats = squares[:k].sum(axis=0) / np.maximum(1 - squares[k:].sum(axis=0), LEAST_LEFT)
@@ -90,7 +80,7 @@ class HomoscedasticModel:
         return int(max(1, chunk_bytes // (8 * len(self.basis) * max(residuals.shape))))
 
 
-def plain_counts(size: Floats, threshold: Floats) -> tuple[NDArray[np.intp], Floats]:
+def plain_counts(size: Floats, threshold: Floats) -> tuple[Indices, Floats]:
     """Counts and largest values from statistics of shape (permutations, columns)."""
     return np.asarray(np.count_nonzero(size >= threshold, axis=0), dtype=np.intp), size.max(axis=1)
 
@@ -107,10 +97,7 @@ SINGLE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class RobustModel:
-    """A tested direction (units, 1) and the nuisance directions that a permutation can change (units, q).
-
-    All are orthonormal, and orthogonal to the directions that no permutation changes.
-    """
+    """As `HomoscedasticModel`, of a single tested direction (units, 1)."""
 
     tested: Floats
     nuisance: Floats
@@ -161,8 +148,7 @@ def tally(
 ) -> tuple[Indices, Floats, Floats, Floats]:  # fmt: skip
     """Counts of permutations that reach each column's threshold, largest value of each, `critical_values`, `pooled_p`.
 
-    `size` is the method of a model, `step` the number of permutations per call, `kinds` the kind of each column (by
-    default all are of one). Memory: 4 bytes x m x columns.
+    `size` is the method of a model, `step` the number of permutations per call. Memory: 4 bytes x m x columns.
     """
     counts, largest = np.zeros(len(threshold), np.intp), np.zeros(len(permutations))
     sizes = np.empty((len(threshold), len(permutations)), np.float32)
@@ -183,20 +169,11 @@ def tally(
 def pooled_p(sizes: NDArray[Any], threshold: Floats, kinds: Indices, exact: bool) -> Floats:
     """P from the permuted statistics of all columns of a kind (a map's regions) together, shape (columns,).
 
-    The permutations of one column know the far tail of its null distribution least where it matters: a column that
-    happens to lack extreme values has a large t and a short tail. Over regions such chances even out, so the false
-    discovery rate, which asks for the tail, is made from this p (Storey & Tibshirani 2003, PNAS 100:9440, pool all
-    genes). Measured: docs/benchmarks/statistics.md.
-
-    Parameters
-    ----------
-    sizes : array, shape (columns, permutations)
-        Comparable between the columns of a kind: studentised, or of equal degrees of freedom. Single precision will do.
-    threshold : array, shape (columns,)
-        What a permuted statistic must reach to count as at least as extreme as the observed one.
-    kinds : array of int, shape (columns,)
-    exact : bool
-        Whether the permutations include the observed order.
+    One column's permutations know the far tail of its null distribution least where it matters: a column that lacks
+    extreme values has a large t and a short tail. Over regions such chances even out, so the false discovery rate is
+    made from this p (Storey & Tibshirani 2003, PNAS 100:9440, pool all genes). `sizes` (columns, permutations) are
+    comparable between the columns of a kind; `threshold` is what they must reach; `exact`: the observed order is among
+    them.
 
     Examples
     --------
@@ -244,15 +221,14 @@ class StudentisedModel:
     """Wald statistic of the tested directions with one residual variance per group.
 
     tested (units, k) and nuisance (units, q) are orthonormal, and orthogonal to each other; groups (units,) are 0..G-1;
-    `stays` (q,) marks nuisance directions that no permutation changes: residuals have none of them, permuted residuals
-    times the deviations of the groups may.
-    BadInputError if a group has no residual degree of freedom.
+    stays (q,) marks nuisance directions that no permutation changes: residuals have none of them, permuted residuals
+    times the deviations of the groups may. BadInputError if a group has no residual degree of freedom.
     """
 
     tested: Floats
     nuisance: Floats
-    groups: NDArray[np.intp]
-    stays: NDArray[np.bool_]
+    groups: Indices
+    stays: Flags
 
     def __post_init__(self) -> None:
         for group in np.flatnonzero(self.freedom <= 1e-9):
@@ -287,7 +263,7 @@ class StudentisedModel:
 
     @cached_property
     def masked(self) -> Floats:
-        """The basis with 0 outside each group, then indicators of groups; (vectors, units).
+        """The basis with 0 outside each group, then indicators of groups, (vectors, units).
 
         What follows from the others is left out: directions that stay add up to 0 over groups, squares to their total.
         """
@@ -309,16 +285,13 @@ class StudentisedModel:
         return alike - self.nuisance @ (self.nuisance.T @ alike), deviations
 
     def size(self, rows: NDArray[Any], alike: Floats, deviations: Floats) -> Floats:
-        """|t| or F of permuted data, shape (permutations, columns).
-
-        rows (permutations, units) permute the model's rows; the others are of `standardised`.
-        """
+        """|t| or F of permuted data, shape (permutations, columns); the data are those of `standardised`."""
         if self.tested.shape[1] == 1:
             return np.abs(self.signed(rows, alike, deviations))
         return self._f(*self._permuted(rows, alike, deviations))
 
     def signed(self, rows: NDArray[Any], alike: Floats, deviations: Floats) -> Floats:
-        """T of permuted data with its sign; arguments as of `size`, for one tested direction."""
+        """T of permuted data with its sign, for one tested direction; arguments as of `size`."""
         return self._t(*self._permuted(rows, alike, deviations))
 
     def _permuted(self, rows: NDArray[Any], alike: Floats, deviations: Floats) -> tuple[Floats, Floats]:

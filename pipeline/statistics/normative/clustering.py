@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from heatlas.pipeline.statistics.arrays import Floats
+from heatlas.pipeline.statistics.arrays import Floats, Indices
 
-Labels = NDArray[np.intp]
+Labels = Indices
 
 SUBSAMPLE = 0.8
 """Share of participants in a subsample of the consensus (Monti et al. 2003)."""
@@ -46,10 +45,9 @@ def within_squares(points: Floats, numbers: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Gap:
-    """Gap statistic and its error for 1, 2, ... clusters, and the number of clusters it selects.
+    """Gap statistic and its error for 1, 2, ... clusters; `number` is the smallest k with gap(k) >= gap(k+1) - error.
 
-    gap: mean log W of reference data minus log W; error: standard deviation of the reference times sqrt(1 +
-    1/references). `number` is the smallest k with gap(k) >= gap(k + 1) - error(k + 1).
+    gap: mean log W of reference data minus log W; error: their standard deviation times sqrt(1 + 1/references).
     """
 
     gap: Floats
@@ -60,8 +58,8 @@ class Gap:
 def gap_statistic(points: Floats, largest: int, references: int, rng: np.random.Generator) -> Gap:
     """Compare the compactness of clusters with that of unclustered data (Tibshirani, Walther & Hastie 2001).
 
-    Points have shape (participants, features). Reference data are uniform over the box along the principal axes, so
-    that an elongated distribution, such as one of disease severity, does not count as clusters.
+    Reference data are uniform over the box along the principal axes of points (participants, features), so that an
+    elongated distribution, such as one of disease severity, does not count as clusters.
     """
     numbers = list(range(1, largest + 2))
     left, singular, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
@@ -98,10 +96,7 @@ class Consensus:
 
 
 def consensus(points: Floats, numbers: Sequence[int], resamples: int, rng: np.random.Generator) -> list[Consensus]:
-    """Consensus clustering (Monti et al. 2003) of points (participants, features).
-
-    All numbers of clusters (2 or more each) use the same subsamples.
-    """
+    """Consensus clustering (Monti et al. 2003) of points (participants, features); all numbers share the subsamples."""
     n = len(points)
     size = max(round(SUBSAMPLE * n), max(numbers))
     together, drawn = np.zeros((len(numbers), n, n)), np.zeros((n, n))
@@ -125,10 +120,7 @@ def _consensus_of(together: Floats, number: int) -> Consensus:
 
 
 def stability(points: Floats, groups: Sequence[Labels], resamples: int, rng: np.random.Generator) -> Floats:
-    """Adjusted Rand index between given clusters and those of bootstrap samples; shape (resamples, groups).
-
-    Each of `groups` holds labels (participants,) from 1. A participant drawn several times counts once.
-    """
+    """Adjusted Rand index between given clusters and those of bootstrap samples; shape (resamples, groups)."""
     numbers = [len(np.unique(labels)) for labels in groups]
     agreement = np.empty((resamples, len(groups)))
     for i in range(resamples):

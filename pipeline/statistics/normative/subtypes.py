@@ -1,10 +1,7 @@
-"""Subtypes of patients by their fingerprints: number, members, stability, and relation to severity.
+"""Subtypes of patients by their fingerprints, and the tables of the normative analysis.
 
 The gap statistic selects the number of subtypes, which may be one; members come from the consensus of subsamples. If a
 group is smaller than the settings allow, its members are outliers and there is one group.
-
-The tables of the normative analysis are put together here: scores against controls, each participant's fingerprint, and
-subtypes.
 """
 
 from __future__ import annotations
@@ -15,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import NormativeConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Resampling
+from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes, participant_means
@@ -39,10 +34,6 @@ from heatlas.pipeline.statistics.normative.clustering import (
     stability,
 )
 from heatlas.pipeline.statistics.normative.w_scores import (
-    W_CALIBRATION_TABLE,
-    W_FINGERPRINTS_TABLE,
-    W_NORMS_TABLE,
-    W_SCORES_TABLE,
     calibration_table,
     fingerprint_table,
     norm_table,
@@ -50,6 +41,7 @@ from heatlas.pipeline.statistics.normative.w_scores import (
     score_table,
 )
 from heatlas.pipeline.statistics.resampling.means import caveats_of_groups
+from heatlas.pipeline.statistics.tables import declared, declared_tables
 
 MIN_PARTICIPANTS = 10
 """Smallest number of patients for subtyping."""
@@ -63,66 +55,23 @@ OF_VOLUME = ("hippocampus_mm3", "hippocampus/tiv")
 OF_NETWORKS = ("probability", "level")
 """Variables that depend on the network of the fold."""
 
-SUBTYPE_COLUMNS = {
-    "participant_id": "BIDS participant of the positive class",
-    "source": "Relevance map (density) or volume that the fingerprints are made of",
-    "subtype": "Number of the subtype; 1 is the largest, and everyone's if there are no subtypes",
-    "n_subtypes": "Groups found; 1 means no subtypes",
-    "consensus": "Mean share of subsamples in which the participant was in one group with the others of the subtype; "
-    "n/a for one group",
-    "level": "Mean z over regions: overall deviation from controls",
-}
-SUBTYPES_TABLE = Table("subtypes", SUBTYPE_COLUMNS, "patient and source", "Which subtype does each patient belong to?")
-NUMBER_COLUMNS = {
-    **described("source"),
-    "k": "Number of groups tried",
-    "chosen": "true for the selected number of subtypes",
-    "gap": "Gap statistic: log within-group dispersion of unclustered reference data minus that of the fingerprints",
-    "gap_error": "Standard error of the gap: standard deviation over reference data, with its simulation error",
-    "ambiguous": "Proportion of ambiguously clustered pairs of participants over subsamples (PAC)",
-    "consensus_area": "Area under the distribution of consensus over pairs; its growth with k is Monti's delta",
-    "rand": "Mean adjusted Rand index between the groups and those of bootstrap samples; 1 for identical groups, 0 "
-    "for chance",
-    "rand_low": "5 % quantile over bootstrap samples",
-    "rand_high": "95 % quantile over bootstrap samples",
-    "smallest": "Participants in the smallest group",
-    "n_participants": "Participants with a complete fingerprint",
-    "n_regions": "Bilateral groups in the fingerprint",
-    **described("note"),
-}
-SUBTYPE_NUMBERS_TABLE = Table(
-    "subtype_numbers", NUMBER_COLUMNS, "source and number of groups", "How many subtypes are there?",
-)  # fmt: skip
-COMPARISON_COLUMNS = {
-    "source": "Relevance map (density) or volume in which the subtypes were found",
-    "compared": "Variable, test fold (whose network made the participant's maps), or subtypes by another source",
-    "measure": "partial R2: share of the variable's variance explained by subtype; adjusted Rand: agreement of groups",
-    "value": "Value of the measure",
-    "means": "Mean of the variable in each subtype, with the number of participants",
-    "f": "F of subtype (Welch: one residual variance per subtype; for probability within test folds)",
-    "p": "Permutation p over participants, (b+1)/(m+1); none if the groups were derived from the variable itself",
-    "p_fdr": "p adjusted for the false discovery rate over all rows with a p (Benjamini-Hochberg)",
-    "n_participants": "Participants with a value",
-    **described("n_permutations", "exact", "note"),
-}
-SUBTYPE_COMPARISON_TABLE = Table(
-    "subtype_comparison", COMPARISON_COLUMNS, "source and measure", "What do subtypes differ in?",
-    inference=Inference("exploratory", "all rows of the table"),
-)  # fmt: skip
+SUBTYPES_TABLE = declared("subtypes")
+SUBTYPE_NUMBERS_TABLE = declared("subtype_numbers")
+SUBTYPE_COMPARISON_TABLE = declared("subtype_comparison")
 
 
 @dataclass(frozen=True, eq=False)
 class Subtypes:
-    """Subtypes found in one source; `numbers` has the columns of `NUMBER_COLUMNS`.
+    """Subtypes found in one source; `numbers` are rows of `SUBTYPE_NUMBERS_TABLE`.
 
-    Shapes: fingerprints (participants, groups), z; labels (participants,), from 1, all 1 without subtypes; certainty
-    (participants,), consensus with the participant's group, NaN for one group.
+    fingerprints (participants, groups) hold z; labels (participants,) are from 1, all 1 without subtypes; certainty is
+    the consensus with the participant's group, NaN for one group.
     """
 
     source: str
     participants: tuple[str, ...]
     fingerprints: Floats
-    labels: NDArray[np.intp]
+    labels: Indices
     certainty: Floats
     numbers: pd.DataFrame
 
@@ -138,31 +87,30 @@ class Subtypes:
         return np.asarray(self.fingerprints.mean(axis=1))
 
     def table(self) -> pd.DataFrame:
-        """One row per participant; columns of `SUBTYPE_COLUMNS`."""
-        return pd.DataFrame(
-            {
-                "participant_id": list(self.participants), "source": self.source, "subtype": self.labels,
-                "n_subtypes": self.n_subtypes, "consensus": self.certainty, "level": self.level,
-            }
-        )  # fmt: skip
+        """One row per participant; columns of `SUBTYPES_TABLE`."""
+        columns: dict[str, Any] = {
+            "participant_id": list(self.participants),
+            "source": self.source,
+            "subtype": self.labels,
+        }
+        columns |= {"n_subtypes": self.n_subtypes, "consensus": self.certainty, "level": self.level}
+        return pd.DataFrame(columns)
 
 
 def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str, str], config: Config) -> Subtypes:
     """Cluster the fingerprints of one source.
 
-    `fingerprints` are those of the positive class, with columns as in `FINGERPRINT_COLUMNS` of
-    `pipeline.statistics.normative.w_scores`; `fold_of` gives the test fold of each participant.
+    `fingerprints` are those of the positive class, as in `W_FINGERPRINTS_TABLE`; `fold_of` gives the test fold of each
+    participant.
     """
     settings = config.statistics.normative
     table = fingerprints[fingerprints["source"] == source].pivot_table("z", "participant_id", "group", sort=True)
     whole = table.loc[:, table.notna().all(axis=0)]
     points, people = whole.to_numpy(float), tuple(map(str, whole.index))
     n, n_regions = points.shape
-    lost = {
-        ("participant", "without scores"): len(fold_of) - n,
-        ("group", "with missing values"): table.shape[1] - n_regions,
-    }
-    notes = [f"{counted(count, noun)} {why} left out" for (noun, why), count in lost.items() if count]
+    people_lost, groups_lost = len(fold_of) - n, table.shape[1] - n_regions
+    notes = [f"{counted(people_lost, 'participant')} without scores left out"] if people_lost else []
+    notes += [f"{counted(groups_lost, 'group')} with missing values left out"] if groups_lost else []
     pattern = _pattern(points, [fold_of[name] for name in people], source, settings)
     problem = None
     if n < MIN_PARTICIPANTS or n_regions < 2:
@@ -173,13 +121,9 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     elif np.ptp(pattern, axis=0).max() <= 1e-9 * np.abs(points).max():
         problem = "all fingerprints are equal"
     if problem:
-        row: dict[str, Any] = dict.fromkeys(NUMBER_COLUMNS, np.nan) | {
-            "source": source,
-            "k": 1,
-            "chosen": True,
-            "smallest": n,
-        }
-        row |= {"n_participants": n, "n_regions": n_regions, "note": "; ".join([problem, *notes])}
+        row: dict[str, Any] = dict.fromkeys(SUBTYPE_NUMBERS_TABLE.meanings, np.nan)
+        row |= {"source": source, "k": 1, "chosen": True, "smallest": n, "n_participants": n, "n_regions": n_regions}
+        row |= {"note": "; ".join([problem, *notes])}
         return Subtypes(source, people, points, np.ones(n, np.intp), np.full(n, np.nan), pd.DataFrame([row]))
     largest = min(settings.max_subtypes, n // 2)
     rng = [generator(config.seed, "statistics", "subtypes", source, step) for step in ("gap", "consensus", "stability")]
@@ -197,14 +141,13 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
     numbers = numbers.assign(source=source, n_participants=n, n_regions=n_regions, note="; ".join(notes) or None)
     labels = groups[chosen - 2].labels if chosen > 1 else np.ones(n, np.intp)
     certainty = groups[chosen - 2].item_consensus() if chosen > 1 else np.full(n, np.nan)
-    return Subtypes(source, people, points, labels, certainty, numbers[list(NUMBER_COLUMNS)])
+    return Subtypes(source, people, points, labels, certainty, numbers[list(SUBTYPE_NUMBERS_TABLE.meanings)])
 
 
 def _pattern(points: Floats, folds: Sequence[str], source: str, settings: NormativeConfig) -> Floats:
     """Fingerprints minus the mean of the fold and, depending on the settings, minus the patient's mean.
 
-    Maps of one network resemble each other and would be clustered by test fold: for relevance the mean over the
-    patients of a fold is removed.
+    Maps of one network resemble each other and would be clustered by test fold.
     """
     if not points.size:
         return points
@@ -219,11 +162,9 @@ def _number_table(
 ) -> pd.DataFrame:
     """One row per number of groups; agreement is undefined for one group."""
     low, high = np.quantile(agreement, [0.05, 0.95], axis=0)
-    columns = {
-        "ambiguous": [partition.ambiguous for partition in groups],
-        "consensus_area": [partition.area for partition in groups],
-        "rand": agreement.mean(axis=0), "rand_low": low, "rand_high": high,
-    }  # fmt: skip
+    ambiguous, area = ([getattr(partition, name) for partition in groups] for name in ("ambiguous", "area"))
+    columns = {"ambiguous": ambiguous, "consensus_area": area}
+    columns |= {"rand": agreement.mean(axis=0), "rand_low": low, "rand_high": high}
     k = np.arange(1, len(smallest) + 1)
     table = pd.DataFrame({"k": k, "chosen": k == chosen, "gap": gap.gap, "gap_error": gap.error, "smallest": smallest})
     return table.assign(**{name: [np.nan, *column] for name, column in columns.items()})
@@ -234,7 +175,7 @@ def compare_subtypes(
 ) -> pd.DataFrame:
     """Whether subtypes differ in severity, volumes and biomarkers, and whether sources agree.
 
-    Uses each participant's mean over the scans of the positive class in `frame`; columns of `COMPARISON_COLUMNS`.
+    `frame` has the scans of the positive class; each participant's mean counts.
     """
     codes, names = participant_codes(frame["participant_id"].tolist())
     facts = pd.DataFrame(index=pd.Index(names))
@@ -254,16 +195,12 @@ def compare_subtypes(
             if name in table and table[name].notna().any()
         ]
         rows.append(_agreement(solution, "test fold", fold_of))
-        rows += [
-            _agreement(
-                solution, f"subtypes by {other.source}", dict(zip(other.participants, other.labels, strict=True))
-            )
-            for other in subtypes
-            if other is not solution and other.n_subtypes > 1
-        ]
-    result = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
-    p = result["p"].to_numpy(float)
-    return result.assign(p_fdr=benjamini_hochberg(p))
+        for other in subtypes:
+            if other is not solution and other.n_subtypes > 1:
+                labels = dict(zip(other.participants, other.labels, strict=True))
+                rows.append(_agreement(solution, f"subtypes by {other.source}", labels))
+    result = SUBTYPE_COMPARISON_TABLE.frame(rows)
+    return result.assign(p_fdr=benjamini_hochberg(result["p"].to_numpy(float)))
 
 
 def _ratio(frame: pd.DataFrame) -> pd.Series:
@@ -287,9 +224,8 @@ def _compared(
         hold = config.statistics.fold_effect and name in OF_NETWORKS
         model = model_within_folds("subtype", "subtype", frame, hold, labels.tolist())
         rng = generator(config.seed, "statistics", "subtypes", solution.source, "compared", name)
-        test = freedman_lane(
-            y, model.design, model.exchange, Resampling.orders(config.statistics, rng), labels.tolist()
-        )
+        orders = Resampling.orders(config.statistics, rng)
+        test = freedman_lane(y, model.design, model.exchange, orders, labels.tolist())
     except BadInputError as error:
         return row | {"note": str(error)}
     row["value"] = float(test.partial_r[0] ** 2)
@@ -309,24 +245,20 @@ def _compared(
 def _agreement(solution: Subtypes, name: str, other: Mapping[str, Any]) -> dict[str, Any]:
     shared = [i for i, participant in enumerate(solution.participants) if participant in other]
     theirs = np.unique([str(other[solution.participants[i]]) for i in shared], return_inverse=True)[1]
-    return {
-        "source": solution.source, "compared": name, "measure": "adjusted Rand",
-        "value": adjusted_rand(solution.labels[shared], theirs.astype(np.intp)), "n_participants": len(shared),
-        "n_permutations": 0, "exact": False,
-    }  # fmt: skip
+    value = adjusted_rand(solution.labels[shared], theirs.astype(np.intp))
+    row = {"source": solution.source, "compared": name, "measure": "adjusted Rand", "value": value}
+    return row | {"n_participants": len(shared), "n_permutations": 0, "exact": False}
 
 
-NORMATIVE_TABLES = (
-    W_SCORES_TABLE, W_NORMS_TABLE, W_CALIBRATION_TABLE, W_FINGERPRINTS_TABLE, SUBTYPES_TABLE, SUBTYPE_NUMBERS_TABLE,
-    SUBTYPE_COMPARISON_TABLE,
-)  # fmt: skip
+NORMATIVE_TABLES = declared_tables(
+    "w_scores", "w_norms", "w_calibration", "w_fingerprints", "subtypes", "subtype_numbers", "subtype_comparison"
+)
 
 
 def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     """Score all scans against controls outside their fold, and look for subtypes among patients.
 
-    BadInputError if the covariates name a missing column or one that contains the class, or if no fold has controls
-    with values outside it.
+    BadInputError if the covariates cannot be used, or no fold has controls with values outside it.
     """
     config = inputs.config
     scans = FoldedScans.of(inputs)

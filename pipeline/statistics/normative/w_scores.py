@@ -1,15 +1,9 @@
 """Scores of every scan against controls of the same age, sex and head size, and fingerprints of participants.
 
 The norm of a fold is fitted on the first scans of the controls outside it, so no one is compared with themselves. The
-maps of these controls, like all maps, come from networks that were not trained on them.
-
-The w-score (Jack et al. 1997; La Joie et al. 2012) is the residual of a regression fitted on controls over the residual
-standard deviation. With few controls it is too large, since the regression and its residual variance are estimated too.
-For a new person from the controls' population ``w / sqrt(1 + h)``, h the leverage of the person's covariates, has a t
-distribution (Crawford & Garthwaite 2006); ``z`` is the normal deviate with the same probability, so that it has the
-same meaning whatever the number of controls.
-
-The pages of people show a participant's position among comparable controls, who are chosen here too.
+w-score (Jack et al. 1997; La Joie et al. 2012) is the residual of a regression fitted on controls over the residual
+standard deviation. With few controls it is too large: for a new person ``w / sqrt(1 + h)``, h the leverage of their
+covariates, has a t distribution (Crawford & Garthwaite 2006); ``z`` is the normal deviate with the same probability.
 """
 
 from __future__ import annotations
@@ -25,17 +19,11 @@ from scipy.stats import norm as normal
 from scipy.stats import t as student
 
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import CLASSES, Form, Table, described
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats
-from heatlas.pipeline.statistics.data.features import (
-    NO_FOLD,
-    SCAN_COLUMNS,
-    VOLUME,
-    CovariateColumns,
-    FoldedScans,
-    RegionFeatures,
-)
+from heatlas.pipeline.statistics.data.features import NO_FOLD, VOLUME, CovariateColumns, FoldedScans, RegionFeatures
+from heatlas.pipeline.statistics.data.values import joined, stacked
+from heatlas.pipeline.statistics.tables import declared
 
 NO_SPREAD = 1e-12
 """Residual variance, relative to the mean square, below which controls count as constant."""
@@ -46,8 +34,8 @@ class Norm:
     """Regression of features on covariates among controls; NaN, with a problem, for features that cannot be normed.
 
     Shapes: coefficients (1 + covariates, features), intercept first; inverse (features, 1 + covariates, 1 +
-    covariates), (X'X)^-1 of the controls with a value; deviation (features,), the residual standard deviation;
-    controls, freedom (features,), controls with a value and residual degrees of freedom.
+    covariates), (X'X)^-1 of the controls with a value; deviation (features,), residual standard deviation; controls,
+    freedom (features,), controls with a value and residual degrees of freedom.
     """
 
     coefficients: Floats
@@ -58,10 +46,7 @@ class Norm:
     problems: tuple[str | None, ...]
 
     def scores(self, values: Floats, covariates: Floats) -> tuple[Floats, Floats]:
-        """Scores w and z (rows, features) of values (rows, features) with covariates (rows, covariates).
-
-        NaN where value, covariate or norm is missing.
-        """
+        """Scores w and z (rows, features) of values (rows, features); NaN where value, covariate or norm is missing."""
         design = np.column_stack([np.ones(len(values)), covariates])
         w = (values - design @ self.coefficients) / self.deviation
         leverage = np.einsum("rp,fpq,rq->rf", design, self.inverse, design)
@@ -70,10 +55,9 @@ class Norm:
 
 
 def fit_norm(values: Floats, covariates: Floats, min_freedom: int) -> Norm:
-    """Fit on controls, one row each: values (controls, features), covariates (controls, covariates).
+    """Fit on controls, one row each; features with fewer than `min_freedom` residual degrees of freedom have no norm.
 
-    Controls with NaN are left out for that feature. Covariates have no NaN and full rank together with an intercept.
-    Features with fewer than `min_freedom` residual degrees of freedom have no norm.
+    Covariates have no NaN and full rank together with an intercept; controls with NaN are left out for that feature.
     """
     n_features = values.shape[1]
     design = np.column_stack([np.ones(len(values)), covariates])
@@ -117,11 +101,7 @@ BAND = (0.05, 0.25, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """Participants of the negative class that a participant is compared with.
-
-    `values`: mean share of the map, one row per participant, one column per bilateral group; `who`: description, with
-    n.
-    """
+    """Participants of the negative class whom one is compared with: mean shares of the map (people, groups)."""
 
     values: pd.DataFrame
     who: str
@@ -137,7 +117,6 @@ class ControlGroup:
         return spread.where(spread > 0)
 
     def scores(self, person: pd.Series) -> pd.Series:
-        """Difference from the controls' mean in their standard deviations; NaN where the controls are constant."""
         return (person - self.mean) / self.spread
 
     @cached_property
@@ -159,12 +138,7 @@ class ControlGroup:
 def comparable_controls(
     values: pd.DataFrame, fold_of: Mapping[str, object], fold: object, participant: str, label: str
 ) -> ControlGroup | None:
-    """Controls of the participant's fold if they are enough, else all controls; None if these are too few.
-
-    `values`: all controls, as in `ControlGroup`. `fold_of`: test fold of each control. `fold`: fold of the participant;
-    None if in no test fold. `themselves`: the participant, who is excluded from the controls. `label`: class label of
-    the controls.
-    """
+    """Controls of the participant's fold if they are enough, else all others; None if these are too few."""
     others = values[values.index != participant]
     same = others[[fold_of.get(name) == fold for name in others.index]] if fold is not None else others[:0]
     if len(same) >= CONTROLS_OF_A_FOLD:
@@ -172,63 +146,10 @@ def comparable_controls(
     return ControlGroup(others, f"{len(others)} {label}") if len(others) >= FEWEST_CONTROLS else None
 
 
-W_SCORE_COLUMNS = {
-    **SCAN_COLUMNS,
-    "label": "Class in the contrast of this run; n/a outside the contrast",
-    "fold": "Test fold of the participant, whose norm is fitted on controls outside it; all: on all controls",
-    **described("source", "group"),
-    "w": "w-score: residual from the controls' regression over its standard deviation; negative for small volumes",
-    "z": "w corrected for the number of controls: standard normal in new controls",
-    "note": "Why there is no score, or what to know of it",
-}
-W_SCORES_TABLE = Table(
-    "w_scores", W_SCORE_COLUMNS, "scan, source and bilateral group",
-    "How far does each scan deviate from controls of the same age and sex?", forms={"fold": Form.TEXT}, on_pages=False,
-)  # fmt: skip
-NORM_COLUMNS = {
-    **described("source"),
-    "fold": "Test fold that the norm is used for",
-    **described("group"),
-    "n_controls": "Controls outside the fold without missing values, one scan each",
-    "covariates": "Covariates of the regression",
-    "residual_df": "Residual degrees of freedom",
-    "residual_sd": "Residual standard deviation of the controls, in the unit of the source",
-    "note": "Why there is no norm; covariates left out, each with the reason",
-}
-W_NORMS_TABLE = Table(
-    "w_norms", NORM_COLUMNS, "source, fold and bilateral group", "The norms behind w_scores", forms={"fold": Form.TEXT},
-    on_pages=False,
-)  # fmt: skip
-CALIBRATION_COLUMNS = {
-    **described("source"),
-    "fold": "Test fold of the controls, all scored by one norm; all: over all folds",
-    **described("group"),
-    "n_controls": "Controls scored by norms that do not include them, one scan each",
-    "mean_w": "Mean w of these controls; 0 if the norms fit",
-    "sd_w": "Standard deviation of w; above 1 with few controls per norm",
-    "mean_z": "Mean z; 0 if the norms fit",
-    "sd_z": "Standard deviation of z; 1 if the norms fit",
-    "beyond": "Share of |z| > 1.96; .05 if the norms fit",
-    "note": "Why there is no value",
-}
-W_CALIBRATION_TABLE = Table(
-    "w_calibration", CALIBRATION_COLUMNS, "source, fold and bilateral group",
-    "Do the norms fit controls that they do not include?", forms={"fold": Form.TEXT},
-)  # fmt: skip
-FINGERPRINT_COLUMNS = {
-    **described("participant_id"),
-    "label": "Class of the scans; n/a outside the contrast",
-    **described("source", "group"),
-    "n_scans": "Scans averaged",
-    "w": "Mean w over these scans",
-    "z": "Mean z over these scans",
-    "rank": "Rank of the group by |z|; 1 deviates most from controls",
-}
-W_FINGERPRINTS_TABLE = Table(
-    "w_fingerprints", FINGERPRINT_COLUMNS, "participant, source and bilateral group",
-    "In which regions does each participant deviate most from controls?", filled=("participant_id", "source", "group"),
-    values={"label": (CLASSES,)},
-)  # fmt: skip
+W_SCORES_TABLE = declared("w_scores")
+W_NORMS_TABLE = declared("w_norms")
+W_CALIBRATION_TABLE = declared("w_calibration")
+W_FINGERPRINTS_TABLE = declared("w_fingerprints")
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +196,7 @@ def norm_of(
 
 
 def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:
-    """One row per scan and group; columns of `W_SCORE_COLUMNS`."""
+    """One row per scan and group; columns of `W_SCORES_TABLE`."""
     groups, frame = scores.features.groups, scans.frame
     rows = np.repeat(np.arange(len(frame)), len(groups))
     table = frame.iloc[rows][["participant_id", "session_id", "scan_id", "label"]].reset_index(drop=True)
@@ -289,7 +210,7 @@ def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:
         for problem, value in zip(scores.norms[fold][0].problems, values, strict=True)
     ]
     table["note"] = pd.Series(problems, dtype=object)
-    return table[list(W_SCORE_COLUMNS)]
+    return table[list(W_SCORES_TABLE.meanings)]
 
 
 def _means_of_networks(scans: FoldedScans, source: str) -> list[str | None]:
@@ -301,21 +222,21 @@ def _means_of_networks(scans: FoldedScans, source: str) -> list[str | None]:
 
 
 def norm_table(scores: Scores) -> pd.DataFrame:
-    """One row per fold and group; columns of `NORM_COLUMNS`."""
+    """One row per fold and group; columns of `W_NORMS_TABLE`."""
     tables = []
     for fold, (norm, covariates) in scores.norms.items():
         left_out = [f"covariate {name} left out: {reason}" for name, reason in covariates.dropped.items()]
-        notes = ["; ".join([*([problem] if problem else []), *left_out]) or None for problem in norm.problems]
+        notes = [joined(problem, *left_out) for problem in norm.problems]
         table = pd.DataFrame({"source": scores.features.source, "fold": fold, "group": scores.features.groups})
         table["n_controls"] = norm.controls.astype(int)
         table["covariates"] = ", ".join(covariates.names) or None
         table["residual_df"], table["residual_sd"] = norm.freedom, norm.deviation
         tables.append(table.assign(note=pd.Series(notes, dtype=object)))
-    return pd.concat(tables)[list(NORM_COLUMNS)]
+    return stacked(W_NORMS_TABLE, tables)
 
 
 def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.DataFrame:
-    """Scores of controls by norms that do not include them; columns of `CALIBRATION_COLUMNS`."""
+    """Scores of controls by norms that do not include them; columns of `W_CALIBRATION_TABLE`."""
     controls = scans.first & (scans.frame["label"] == negative).to_numpy(bool)
     folds = {NO_FOLD: controls} | {fold: controls & scans.tested(fold) for fold in scans.folds if fold != NO_FOLD}
     rows = []
@@ -328,15 +249,15 @@ def calibration_table(scores: Scores, scans: FoldedScans, negative: str) -> pd.D
             row |= {"mean_w": w.mean(), "sd_w": w.std(ddof=1), "mean_z": z.mean(), "sd_z": z.std(ddof=1)}
             row["beyond"] = (np.abs(z) > 1.96).mean()
         rows.append(row)
-    return pd.DataFrame(rows, columns=list(CALIBRATION_COLUMNS))
+    return W_CALIBRATION_TABLE.frame(rows)
 
 
 def fingerprint_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Means of `score_table` per participant, label, source and group; columns of `FINGERPRINT_COLUMNS`."""
+    """Means of `score_table` per participant, label, source and group; columns of `W_FINGERPRINTS_TABLE`."""
     with_score = table[table["z"].notna()]
     keys = ["participant_id", "label", "source", "group"]
     grouped = with_score.groupby(keys, sort=False, dropna=False)
     prints = grouped.agg(n_scans=("scan_id", "size"), w=("w", "mean"), z=("z", "mean")).reset_index()
     size = prints.assign(size=-prints["z"].abs())
     ranks = size.groupby(keys[:3], sort=False, dropna=False)["size"].rank(method="first")
-    return prints.assign(rank=ranks.astype("Int64"))[list(FINGERPRINT_COLUMNS)]
+    return prints.assign(rank=ranks.astype("Int64"))[list(W_FINGERPRINTS_TABLE.meanings)]

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
@@ -28,6 +27,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     weighted_mean,
 )
+from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.stage import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
@@ -37,30 +37,7 @@ AUC, BALANCED = "auc_within_folds", "balanced_accuracy"
 PERMUTATIONS = 1999
 ROUNDING = 1e-12
 
-COLUMNS = {
-    "baseline": "What it sees; see predictions_baselines.tsv. mean: always the mean of the training part",
-    "metric": "auc_within_folds (of several classes the mean area of each against the others) or balanced_accuracy "
-    "(mean recall), of classes; mae (mean absolute error), of a number",
-    "estimate": "Of the baseline, out of fold; n/a where nobody has what it sees",
-    "ci_low": "Lower bound of its 95 % interval over participants, as in performance.tsv",
-    **described("ci_high"),
-    "network": "The same of the networks, on the same scans",
-    "difference": "Network less baseline",
-    "difference_low": "Lower bound of its 95 % interval, participants drawn within fold and class, the same for both: "
-    "percentiles; of balanced_accuracy Student's t with the standard error of the draws",
-    "difference_high": "Upper bound",
-    "p": "That network and baseline are as good: their predictions (as ranks within the fold, or as errors) change "
-    "places in random participants. Of auc_within_folds and mae",
-    "verdict": f"The network is {BETTER}, {WORSE} or {ALIKE} the baseline, by the interval of the difference "
-    "and, where there is one, by p as well",
-    **described("n_participants"),
-    "n_scans": "Scans",
-}
-BASELINES_TABLE = Table(
-    "baselines", COLUMNS, "baseline and metric", "Do the networks add anything to simple predictors?",
-    forms={"baseline": Form.CODE, "network": Form.VALUE}, filled=("baseline", "metric", "n_participants", "n_scans"),
-    inference=Inference("secondary", "one baseline"),
-)  # fmt: skip
+BASELINES_TABLE = declared("baselines")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +59,7 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     task = task_of(inputs.config.cohort)
     others = inputs.baselines
     if others.empty:
-        return pd.DataFrame(columns=list(COLUMNS))
+        return BASELINES_TABLE.frame()
     scores = task.scores
     theirs = ["prediction" if name == "probability" else name for name in scores]
     names = ["scan_id", "baseline", *theirs]
@@ -109,7 +86,7 @@ def baselines_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         for baseline in BASELINES
         if baseline.name not in set(others["baseline"])
     ]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = BASELINES_TABLE.frame(rows)
     best = table.groupby("baseline")["estimate"].transform("first")
     order = (-task.kind.score_sign * best).sort_values(kind="stable").index
     return table.loc[order].reset_index(drop=True)
@@ -136,17 +113,15 @@ def _classes(score: Floats) -> Floats:
     return (score[:, 0] > 0.5).astype(float) if score.shape[1] == 1 else score.argmax(axis=1).astype(float)
 
 
-def _exchange(compared: _Compared, fold: NDArray[Any], swap: NDArray[np.bool_]) -> Floats:
+def _exchange(compared: _Compared, fold: NDArray[Any], swap: Flags) -> Floats:
     """The first measure (draws,) where some scans have the baseline's predictions in place of the network's."""
     target, network, baseline = compared.target, compared.network, compared.baseline
     if not compared.units:
         return errors_after_exchange(np.abs(network[:, 0] - target), np.abs(baseline[:, 0] - target), swap)
-    every = [
-        areas_after_exchange(
-            _ranks(network[:, k], fold), _ranks(baseline[:, k], fold), (target == unit).astype(float), fold, swap
-        )
-        for k, unit in enumerate(compared.units)
-    ]
+    every = []
+    for k, unit in enumerate(compared.units):
+        ranks = [_ranks(score[:, k], fold) for score in (network, baseline)]
+        every.append(areas_after_exchange(ranks[0], ranks[1], (target == unit).astype(float), fold, swap))
     return np.mean(every, axis=0)  # type: ignore[no-any-return]
 
 
@@ -166,9 +141,8 @@ def _rows(
             network, baseline = (of(score, drawn[:, codes]) for score in (compared.network, compared.baseline))
             return np.stack([baseline, network - baseline], axis=1)
 
-        intervals = scaled_intervals(
-            both_of, strata, [LOGIT if compared.units else LOG, AS_IT_IS], Resampling(draws, rng)
-        )
+        scales = [LOGIT if compared.units else LOG, AS_IT_IS]
+        intervals = scaled_intervals(both_of, strata, scales, Resampling(draws, rng))
         less, more, p = intervals.low[1], intervals.high[1], np.nan
         if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
             less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
@@ -176,20 +150,14 @@ def _rows(
             both_ways = [_exchange(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
             p = float((beyond.sum() + 1) / (PERMUTATIONS + 1)) if np.isfinite(of_network - of_baseline) else np.nan
-        rows.append(
-            {
-                "baseline": name, "metric": metric, "estimate": of_baseline,
-                "ci_low": intervals.low[0], "ci_high": intervals.high[0],
-                "network": of_network, "difference": of_network - of_baseline,
-                "difference_low": less, "difference_high": more, "p": p,
-                "verdict": verdict(less, more, p, not compared.units), "n_participants": len(people),
-                "n_scans": len(both),
-            }
-        )  # fmt: skip
+        row = {"baseline": name, "metric": metric, "estimate": of_baseline, "network": of_network, "p": p}
+        row |= {"ci_low": intervals.low[0], "ci_high": intervals.high[0], "difference": of_network - of_baseline}
+        row |= {"difference_low": less, "difference_high": more, "n_participants": len(people), "n_scans": len(both)}
+        rows.append(row | {"verdict": verdict(less, more, p, not compared.units)})
     return rows
 
 
-def _strata(both: pd.DataFrame, codes: NDArray[np.intp], compared: _Compared) -> Indices:
+def _strata(both: pd.DataFrame, codes: Indices, compared: _Compared) -> Indices:
     """Fold and class of each participant, whose numbers the splits fix; who has scans of both classes is of neither."""
     of_class = pd.Series(both["class"].to_numpy(float) if compared.units else np.zeros(len(both))).groupby(codes)
     kinds = pd.factorize(pd.MultiIndex.from_arrays([of_class.min(), of_class.max()]))[0]
@@ -214,14 +182,12 @@ def _percentiles(draws: Floats) -> tuple[float, float]:
 
 
 def areas_after_exchange(
-    network: Floats, baseline: Floats, target: Floats, fold: NDArray[Any], exchanged: NDArray[np.bool_]
+    network: Floats, baseline: Floats, target: Floats, fold: NDArray[Any], exchanged: Flags
 ) -> Floats:
-    """Area within folds of predictions that take the baseline's in place of the network's in some scans.
+    """Area within folds (draws,) of predictions that take the baseline's in place of the network's in some scans.
 
-    Gives an array (draws,).
-
-    `network`, `baseline`: (scans,), on one scale: ranks within the fold, which leave the area of either as it is.
-    `target`: (scans,). `fold`: (scans,). `exchanged`: (draws, scans), all scans of a participant together.
+    Scores (scans,) are on one scale: ranks within the fold, which leave the area of either as it is. exchanged (draws,
+    scans) has all scans of a participant together.
     """
     scores, picked = (network, baseline), (~exchanged, exchanged)
     wins, pairs = np.zeros(len(exchanged)), 0
@@ -235,7 +201,7 @@ def areas_after_exchange(
     return wins / pairs if pairs else np.full(len(exchanged), np.nan)
 
 
-def errors_after_exchange(network: Floats, baseline: Floats, exchanged: NDArray[np.bool_]) -> Floats:
+def errors_after_exchange(network: Floats, baseline: Floats, exchanged: Flags) -> Floats:
     """Mean error (draws,) where some scans have the baseline's error in place of the network's."""
     mean: Floats = np.where(exchanged, baseline, network).mean(axis=1)
     return mean

@@ -15,62 +15,34 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
 from heatlas.pipeline.statistics.resampling.bootstrap import (
-    FLAT,
-    INTERVAL_OF_PERFORMANCE,
-    INTERVAL_OF_SCALED,
     LOGIT,
-    NO_INTERVAL,
     IntervalScale,
     ratio,
     scaled_intervals,
     strata_of,
     with_exact_shares,
 )
+from heatlas.pipeline.statistics.tables import declared
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Edges of the probability bins: narrow at the ends, where most predictions lie."""
 
-CALIBRATION_COLUMNS = {
-    "low": "Lower edge of the bin of probability",
-    "high": "Upper edge; only the last bin includes it",
-    "mean_probability": "Mean probability in the bin, each participant counting once",
-    "share_positive": "Share of the positive class in the bin, each participant counting once",
-    "ci_low": "Lower bound of the Wilson interval of share_positive over participants",
-    **described("ci_high"),
-    "n_participants": "Participants with scans in the bin",
-    "n_scans": "Scans of these participants in the bin",
-}
-CALIBRATION_TABLE = Table(
-    "calibration", CALIBRATION_COLUMNS, "bin of probability", "Do predicted probabilities match observed frequencies?",
-    filled=("low", "high", "n_participants"),
-)  # fmt: skip
-PRECISION_RECALL_COLUMNS = {
-    "threshold": "Scans with at least this probability are called positive; n/a for the point with recall 0",
-    "recall": "Share of scans of the positive class called positive (sensitivity)",
-    "precision": "Share of scans called positive that are of the positive class",
-}
-PRECISION_RECALL_TABLE = Table(
-    "precision_recall", PRECISION_RECALL_COLUMNS, "threshold",
-    "What precision and recall does each threshold give?",
-)  # fmt: skip
+CALIBRATION_TABLE = declared("calibration")
+PRECISION_RECALL_TABLE = declared("precision_recall")
 
 
 def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
-    """Observed against predicted frequency of the positive class, in bins of probability.
+    """Observed against predicted frequency of the positive class, in bins of probability; none for bins without scans.
 
-    The scans of a participant in a bin share one vote, so that participants with many visits do not count more; bins
-    without scans have no row.
+    The scans of a participant in a bin share one vote, so that participants with many visits do not count more.
     """
-    edges = np.asarray(BINS)
-    place = np.clip(
-        np.searchsorted(edges, predictions["probability"].to_numpy(float), side="right") - 1, 0, len(edges) - 2
-    )
+    edges, probability = np.asarray(BINS), predictions["probability"].to_numpy(float)
+    place = np.clip(np.searchsorted(edges, probability, side="right") - 1, 0, len(edges) - 2)
     frame = predictions[["participant_id", "probability", "target"]].assign(bin=place)
     rows = []
     for index, scans in frame.groupby("bin", sort=True):
@@ -79,31 +51,25 @@ def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFr
         low, high = proportion_confint(share * n, n, 1 - confidence, "wilson")
         bounds = (edges[int(str(index))], edges[int(str(index)) + 1])
         rows.append([*bounds, people["probability"].mean(), share, low, high, n, len(scans)])
-    return pd.DataFrame(rows, columns=list(CALIBRATION_COLUMNS))
+    return CALIBRATION_TABLE.frame(rows)
 
 
 def precision_recall_table(predictions: pd.DataFrame) -> pd.DataFrame:
     """Points of the precision-recall curve over scans; none if a class is missing."""
     if predictions["target"].nunique() < 2:
-        return pd.DataFrame(columns=list(PRECISION_RECALL_COLUMNS))
+        return PRECISION_RECALL_TABLE.frame()
     target, probability = predictions["target"].to_numpy(int), predictions["probability"].to_numpy(float)
     precision, recall, threshold = precision_recall_curve(target, probability)
-    columns = dict(zip(PRECISION_RECALL_COLUMNS, (np.append(threshold, np.nan), recall, precision), strict=True))
+    columns = dict(zip(PRECISION_RECALL_TABLE.meanings, (np.append(threshold, np.nan), recall, precision), strict=True))
     return pd.DataFrame(columns)
 
 
 Measure = Callable[[pd.DataFrame, Floats], Mapping[str, Floats]]
 
 ALL_FOLDS = "all"
-MEASURE_COLUMNS = {
-    "fold": "Test fold, or all: out-of-fold predictions of all folds together",
-    "metric": "Name of the metric",
-    "estimate": "Value; n/a if undefined",
-    "ci_low": "Lower bound of the interval over participants, given the trained networks",
-    "ci_high": "Upper bound of the interval over participants",
-    "interval": INTERVAL_OF_SCALED + "; none",
-    **described("n_participants", "n_scans"),
-}
+
+
+_MEASURED = ("fold", "metric", "estimate", "ci_low", "ci_high", "interval", "n_participants", "n_scans")
 
 
 def by_fold(predictions: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -131,7 +97,7 @@ def measured_by_fold(
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> pd.DataFrame:
-    """One row per fold and metric; columns of `MEASURE_COLUMNS`.
+    """One row per fold and metric, without a note.
 
     `measure` takes predictions and weights (draws, scans) and gives metrics (draws,) by name, `scales` the scale of a
     metric's interval; `of_class` as in `participants_of`.
@@ -144,48 +110,16 @@ def measured_by_fold(
         def statistic(weights: Floats, frame: pd.DataFrame = frame, codes: Indices = codes) -> Floats:
             return np.stack(list(measure(frame, weights[:, codes]).values()), axis=1)
 
-        intervals = scaled_intervals(
-            statistic,
-            strata,
-            [scales(name) for name in estimates],
-            Resampling.draws(settings, rng),
-        )
+        of_metrics = [scales(name) for name in estimates]
+        intervals = scaled_intervals(statistic, strata, of_metrics, Resampling.draws(settings, rng))
         for place, (metric, value) in enumerate(estimates.items()):
             bounds = (intervals.low[place], intervals.high[place], intervals.method[place])
             rows.append([fold, metric, float(value[0]), *bounds, len(names), len(frame)])
-    return pd.DataFrame(rows, columns=list(MEASURE_COLUMNS))
+    return pd.DataFrame(rows, columns=list(_MEASURED))
 
 
-PERFORMANCE_COLUMNS = {
-    "fold": "Test fold, or all: out-of-fold predictions of all folds together",
-    "metric": "Over scans: balanced_accuracy, sensitivity (positive class), specificity (negative class), accuracy, "
-    "auc (area under the ROC curve of the probability, which compares scans across networks), auc_within_folds (of "
-    "pairs of scans predicted by the same network: the areas of the folds, weighted by their pairs), average_precision "
-    "(area under the precision-recall curve) or brier (mean squared error of the probability)",
-    "estimate": "Value of the metric",
-    "ci_low": "Lower bound of the interval over participants, given the trained networks",
-    "ci_high": "Upper bound of the interval over participants",
-    "interval": INTERVAL_OF_PERFORMANCE,
-    **described("n_participants"),
-    "n_scans": "Scans",
-    "n_positive": "Scans of the positive class",
-    "n_negative": "Scans of the negative class",
-    **described("note"),
-}
-PERFORMANCE_TABLE = Table(
-    "performance", PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well does the classifier work?", forms={"fold":
-    Form.TEXT}, filled=("fold", "metric", "n_participants", "n_scans"),
-)  # fmt: skip
-ROC_COLUMNS = {
-    "fold": "Test fold, or all: out-of-fold predictions of all folds together",
-    "threshold": "Scans with at least this probability are called positive; n/a for the point (0, 0)",
-    "false_positive_rate": "Share of scans of the negative class called positive",
-    "true_positive_rate": "Share of scans of the positive class called positive",
-}
-ROC_TABLE = Table(
-    "roc", ROC_COLUMNS, "fold (or all) and threshold",
-    "What sensitivity and specificity does each threshold give?", forms={"fold": Form.TEXT},
-)  # fmt: skip
+PERFORMANCE_TABLE = declared("performance")
+ROC_TABLE = declared("roc")
 
 
 WITHIN_FOLDS = "auc_within_folds"
@@ -195,25 +129,20 @@ FEW_WRONG = (
     "interval of 95 % misses 4 to 12 %"
 )
 """Caveat by design (docs/benchmarks/statistics.md)."""
+NO_CLASS = "a class that the metric needs has no scan"
 LEAVES_OUT_RETRAINING = "the interval leaves out how results vary when networks are trained again"
 
 
 def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
-    """Area under the ROC curve: the probability that a positive scores above a negative, ties counted half.
-
-    `target` (scans,) of 0 and 1; `score` (scans,); `weights` (draws, scans).
-
-    Gives an array (draws,): NaN where a class has no weight.
-    """
+    """Area under the ROC curve (draws,): a positive scores above a negative, ties counted half; NaN without a class."""
     return ratio(*_wins(target, score, weights))
 
 
 def weighted_auc_within(target: Floats, score: Floats, fold: NDArray[Any], weights: Floats) -> Floats:
     """Area under the ROC curve of pairs of scans of the same fold (scans,); else as `weighted_auc`.
 
-    Networks of different folds have scales of their own, so a positive scan of one and a negative scan of another are
-    not comparable (Airola et al. 2011, Comput Stat Data Anal 55:1828). The mean of the areas of the folds, weighted by
-    their numbers of pairs.
+    Scores of networks of different folds are not comparable (Airola et al. 2011, Comput Stat Data Anal 55:1828). It is
+    the mean of the areas of the folds, weighted by their numbers of pairs.
     """
     parts = [
         _wins(target[fold == number], score[fold == number], weights[:, fold == number]) for number in np.unique(fold)
@@ -234,10 +163,7 @@ def _wins(target: Floats, score: Floats, weights: Floats) -> tuple[Floats, Float
 
 
 def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -> Floats:
-    """Precision averaged over the steps of recall; NaN where the positive class has no weight.
-
-    Arguments as for `weighted_auc`. Tied scores share one threshold; the chance level is the share of positives.
-    """
+    """Precision averaged over the steps of recall; NaN without a positive. Tied scores share one threshold."""
     _, level, sizes = np.unique(-score, return_inverse=True, return_counts=True)
     order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
     positive = np.add.reduceat((weights * target)[:, order], starts, axis=1)
@@ -268,29 +194,26 @@ def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Flo
 def performance_table(
     predictions: pd.DataFrame, settings: StatisticsConfig, seed: int, repeats: int = 1
 ) -> pd.DataFrame:
-    """All metrics, over all folds together and in each; columns of `PERFORMANCE_COLUMNS`."""
+    """All metrics, over all folds together and in each; columns of `PERFORMANCE_TABLE`."""
     rows = []
     for fold, frame in by_fold(predictions).items():
         rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))
-    table = pd.DataFrame(rows, columns=list(PERFORMANCE_COLUMNS))
+    table = PERFORMANCE_TABLE.frame(rows)
     over_folds = (table["fold"] == ALL_FOLDS) & table["ci_low"].notna()
     elsewhere = "; performance_repeats has one that includes it" if repeats > 1 else ""
-    caveat = LEAVES_OUT_RETRAINING + elsewhere
-    table["note"] = [
-        joined(note, caveat if is_over_folds else None)
-        for note, is_over_folds in zip(table["note"], over_folds, strict=True)
-    ]
+    caveats = [LEAVES_OUT_RETRAINING + elsewhere if is_over_folds else None for is_over_folds in over_folds]
+    table["note"] = [joined(*both) for both in zip(table["note"], caveats, strict=True)]
     return table
 
 
 def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
     """Points of the ROC curves; none if a class is missing."""
-    blocks = [pd.DataFrame(columns=list(ROC_COLUMNS))]
+    blocks = [ROC_TABLE.frame()]
     for fold, frame in by_fold(predictions).items():
         if frame["target"].nunique() == 2:
             fpr, tpr, threshold = roc_curve(frame["target"].to_numpy(int), frame["probability"].to_numpy(float))
             threshold = np.where(np.isinf(threshold), np.nan, threshold)
-            columns = dict(zip(ROC_COLUMNS, (fold, threshold, fpr, tpr), strict=True))
+            columns = dict(zip(ROC_TABLE.meanings, (fold, threshold, fpr, tpr), strict=True))
             blocks.append(pd.DataFrame(columns))
     return pd.concat([block for block in blocks if len(block)] or blocks, ignore_index=True)
 
@@ -332,7 +255,8 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
         if metric in of_class
     }
     intervals = with_exact_shares(intervals, shares, settings.confidence)
-    is_few = min(len(np.unique(codes[target == side])) for side in (0, 1)) < FEW
+    few = min(len(np.unique(codes[target == side])) for side in (0, 1)) < FEW
+    caveats = {"brier": FEW_WRONG} if few else {}
     return [
         {
             "fold": fold,
@@ -342,14 +266,7 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
             "n_participants": len(names),
             "n_scans": len(frame),
             **counts,
-            "note": _note(float(value[0]), bool(intervals.flat[i]), str(intervals.method[i]))
-            or (FEW_WRONG if is_few and metric == "brier" else None),
+            "note": NO_CLASS if np.isnan(value[0]) else intervals.notes[i] or caveats.get(metric),
         }
         for i, (metric, value) in enumerate(estimates.items())
     ]
-
-
-def _note(estimate: float, flat: bool, method: str) -> str | None:
-    if np.isnan(estimate):
-        return "a class that the metric needs has no scan"
-    return FLAT if flat and method == NO_INTERVAL else None

@@ -1,11 +1,10 @@
 """Performance in held-out people beyond two classes and one training: of a number, of several classes, of repeats.
 
-Repeats train the same folds with other seeds; a table has each repeat, their mean and SD, and intervals with
-retraining. Intervals over participants take the trained networks as given. The corrected resampled interval of Nadeau &
-Bengio (2003, Mach Learn 52:239) is about the training procedure, with other participants and seeds to train on. Each
-fold is the mean over its repeats, since its test participants are the same in all of them: with one value per fold the
-interval of 95 % missed the true area under the curve in 4.8 % of 3,000 data sets (linear discriminant, five folds,
-three seeds, 60 people; 3.3 % with 120), with one value per fold and seed in 12.8 % (8.9 %).
+Intervals over participants take the trained networks as given. The corrected resampled interval of Nadeau & Bengio
+(2003, Mach Learn 52:239) is about the training procedure, with other participants and seeds to train on. Each fold is
+the mean over its repeats, since its test participants are the same in all: so the interval of 95 % missed the true area
+under the curve in 4.8 % of 3,000 data sets (linear discriminant, five folds, three seeds, 60 people), with one value
+per fold and seed in 12.8 %.
 """
 
 from __future__ import annotations
@@ -20,12 +19,10 @@ from sklearn.metrics import balanced_accuracy_score
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
-from heatlas.pipeline.run.declared import CLASSES, Form, Table, described
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, renamed
 from heatlas.pipeline.statistics.performance.classification import (
-    MEASURE_COLUMNS,
     WITHIN_FOLDS,
     by_fold,
     measured_by_fold,
@@ -43,20 +40,10 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     weighted_slope,
 )
 from heatlas.pipeline.statistics.resampling.means import VERY_SKEWED
+from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE
 
-NUMBER_PERFORMANCE_COLUMNS = MEASURE_COLUMNS | {
-    "metric": "Over scans: mae (mean absolute error), mae_of_mean (mae of always predicting the mean of the target, "
-    "the baseline), r (Pearson correlation of predicted and true values), r2 (share of the target's variance "
-    "explained; negative if worse than the mean), mean_gap (predicted minus true), gap_slope (change of the gap per "
-    "unit of the target), corrected_mae (of the corrected gap, which uses the true value, so it does not measure "
-    "prediction) or corrected_gap_slope (0 if the correction works)",
-    "note": "Caveat",
-}
-PERFORMANCE_NUMBER_TABLE = Table(
-    "performance_number", NUMBER_PERFORMANCE_COLUMNS, "fold (or all) and metric", "How well is the number predicted?",
-    forms={"fold": Form.TEXT},
-)  # fmt: skip
+PERFORMANCE_NUMBER_TABLE = declared("performance_number")
 
 SKEWED = "the target is skewed: its few largest values decide r and r2, and the interval of 95 % misses 6 to 9 %"
 """Where the target's skewness is above `VERY_SKEWED` (docs/benchmarks/statistics.md)."""
@@ -65,11 +52,7 @@ SCALES = {"mae": LOG, "mae_of_mean": LOG, "corrected_mae": LOG, "r": FISHER, "r2
 
 
 def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights: Floats) -> dict[str, Floats]:
-    """All metrics (draws,) of weighted scans; NaN where undefined, such as r of constant values.
-
-    target, predicted and corrected gaps have shape (scans,), weights (draws, scans). Without corrected gaps (NaN) their
-    metrics are NaN.
-    """
+    """All metrics (draws,) of scans with weights (draws, scans); NaN where undefined, such as r of constant values."""
     gap = predicted - target
     mean = weighted_mean(target, weights)
     from_mean = target - mean[:, None]
@@ -108,35 +91,14 @@ def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     return table.assign(note=pd.Series(SKEWED, table.index, dtype=object).where(of_squares & is_skewed, None))
 
 
-CLASSES_COLUMNS = MEASURE_COLUMNS | {
-    "metric": "Over scans: balanced_accuracy (macro: mean recall over classes), accuracy, or recall of CLASS (share "
-    "of its scans that are predicted as CLASS)"
-}
-PERFORMANCE_CLASSES_TABLE = Table(
-    "performance_classes", CLASSES_COLUMNS, "fold (or all) and metric", "How well are the classes distinguished?",
-    forms={"fold": Form.TEXT},
-)  # fmt: skip
-CONFUSION_COLUMNS = {
-    "fold": MEASURE_COLUMNS["fold"],
-    "label": "True class",
-    "predicted": "Class with the largest logit",
-    "n_scans": "Scans",
-    "n_participants": "Participants with these scans",
-    "share": "Share of the scans of the true class",
-}
-CONFUSION_TABLE = Table(
-    "confusion", CONFUSION_COLUMNS, "fold (or all), true and predicted class", "Which classes are confused with which?",
-    forms={"fold": Form.TEXT}, values={"label": (CLASSES,), "predicted": (CLASSES,)},
-)  # fmt: skip
+PERFORMANCE_CLASSES_TABLE = declared("performance_classes")
+CONFUSION_TABLE = declared("confusion")
 
 
 def class_metrics(
     labels: Sequence[str], predicted: Sequence[str], classes: Sequence[str], weights: Floats
 ) -> dict[str, Floats]:
-    """Macro balanced accuracy, accuracy and recalls (draws,) of scans with weights (draws, scans).
-
-    NaN where a class that the metric needs has no weight.
-    """
+    """Macro balanced accuracy, accuracy and recalls (draws,) of scans with weights (draws, scans)."""
     true, right = np.asarray(labels), np.asarray(labels) == np.asarray(predicted)
     recalls = {}
     for name in classes:
@@ -162,7 +124,7 @@ def confusion_table(predictions: pd.DataFrame, classes: Sequence[str]) -> pd.Dat
                 cell = of_class[of_class["predicted"] == predicted]
                 share = len(cell) / len(of_class) if len(of_class) else float("nan")
                 rows.append([fold, label, predicted, len(cell), cell["participant_id"].nunique(), share])
-    return pd.DataFrame(rows, columns=list(CONFUSION_COLUMNS))
+    return CONFUSION_TABLE.frame(rows)
 
 
 def classes_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
@@ -183,25 +145,7 @@ OF_FOLDS = "mean of folds"
 LIMITS: Mapping[str, tuple[float, float]] = {"r": (-1.0, 1.0), "mae": (0.0, np.inf)}
 """Smallest and largest possible value of metrics that are no share of 1."""
 
-REPEATS_COLUMNS = {
-    "repeat": "Repeat of training; maps come from repeat 1; mean and sd: over repeats; mean of folds: over test folds, "
-    "each the mean of its repeats",
-    "metric": "For classes balanced_accuracy (macro), for two classes auc and auc_within_folds (as in performance), "
-    "for a number mae and r; over out-of-fold scans of all folds, or (mean of folds) in each fold",
-    "estimate": "Value; the standard deviation is that of the sample of repeats",
-    "ci_low": "Lower bound of the interval of the mean of folds, which includes training again with other participants "
-    "and seeds: mean ± t sqrt((1/k + n_test / n_train) variance over k folds), k - 1 degrees of freedom; n_train "
-    "counts all participants outside the fold",
-    **described("ci_high"),
-    "interval": "Kind of interval: corrected resampled t (Nadeau & Bengio 2003) or none",
-    "n_participants": "Participants predicted by this repeat; for mean, sd and mean of folds the smallest number",
-    **described("n_scans"),
-    "note": "Why there is no value or interval",
-}
-PERFORMANCE_REPEATS_TABLE = Table(
-    "performance_repeats", REPEATS_COLUMNS, "training (or mean, sd, or mean of folds) and metric",
-    "Does the performance depend on the training seed?", forms={"repeat": Form.TEXT},
-)  # fmt: skip
+PERFORMANCE_REPEATS_TABLE = declared("performance_repeats")
 
 
 def corrected_interval(values: Floats, test_to_train: float, confidence: float) -> tuple[float, float]:
@@ -246,7 +190,7 @@ def repeats_table(predictions: pd.DataFrame, task: Task, confidence: float) -> p
     counts_of_all = {name: int(fewest[name].min()) for name in fewest.columns}
     of_folds = pd.DataFrame([row | counts_of_all for row in _of_folds(predictions, task, confidence)])
     table = pd.concat([table, *summary, of_folds], ignore_index=True)
-    return table.assign(interval=table["interval"].fillna(NO_INTERVAL))[list(REPEATS_COLUMNS)]
+    return table.assign(interval=table["interval"].fillna(NO_INTERVAL))[list(PERFORMANCE_REPEATS_TABLE.meanings)]
 
 
 def _of_folds(predictions: pd.DataFrame, task: Task, confidence: float) -> list[dict[str, Any]]:

@@ -1,20 +1,16 @@
 """Conversion from MCI to AD: who converted when, and relevance and prediction against that time, by Cox models.
 
-*Conversion*: one row per participant, from their first scan with MCI. The networks were trained to distinguish AD from
-CN without these participants, so their predictions are out of sample. Time runs from the scan to the visit with the
-first diagnosis of AD (an event), or to the last visit (censored). Participants with a withdrawn AD diagnosis have
-neither; they are left out and counted (`pipeline.cohort.people.diagnosis`, which also defines pMCI: the same
-conversions within the horizon). The conversion lies somewhere before that visit; with visits every 6 to 12 months this
-is the usual approximation. A dementia of another cause is a competing event and censors follow-up, so hazards are
-cause-specific for AD among people without any dementia yet, and not a risk by a certain time. Deaths are unknown.
+*Conversion*: one row per participant, from their first scan with MCI; the networks were trained without them. Time runs
+to the visit with the first diagnosis of AD (an event), or to the last visit (censored). Participants with a withdrawn
+AD diagnosis have neither and are left out (`pipeline.cohort.people.diagnosis`). A dementia of another cause is a
+competing event and censors follow-up, so hazards are cause-specific, and not a risk by a certain time. Deaths are
+unknown.
 
-*One Cox model per predictor*, alone and adjusted for the covariates of the settings (`statistics.covariates` and
-`progression.further_covariates`). A model with fewer conversions per variable than the settings require is not fitted;
-one with fewer than twice as many has a note, as has one whose hazards are not proportional. Hazard ratios are per
-standard deviation, so sum and density of a region, which differ by a factor, have the same one. They describe the
-participants they were fitted on; performance in other participants is not estimated. The concordance is that of the
-predictor. Participants may be seen by different networks, which differ in level and scale. Then relevance and the
-model's output are centred within participants with the same networks, brought to one spread, and permuted among them.
+*One Cox model per predictor*, alone and adjusted for the covariates of the settings. A model with fewer conversions per
+variable than the settings require is not fitted; one with fewer than twice as many has a note, as has one whose hazards
+are not proportional. Hazard ratios are per standard deviation and describe the participants they were fitted on. Where
+participants were seen by different networks, relevance and the model's output are centred within participants with the
+same networks, brought to one spread, and permuted among them.
 """
 
 from __future__ import annotations
@@ -25,14 +21,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 from heatlas.pipeline.statistics.data.features import CovariateColumns
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
 from heatlas.pipeline.statistics.data.members import (
@@ -57,6 +51,7 @@ from heatlas.pipeline.statistics.progression.hazards import (
     score_statistics,
 )
 from heatlas.pipeline.statistics.requested import SHORT_NAMES
+from heatlas.pipeline.statistics.tables import declared
 
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")
@@ -70,8 +65,8 @@ SOONER_WHEN_LOWER = frozenset({"hippocampus/tiv", "mmse"})
 class Conversions:
     """First MCI scans and follow-up, one row per participant; relevance (participants, maps, groups) holds sums.
 
-    `frame` has the facts of the scan, ``time`` (months), ``event``, and ``competing`` (censored by a dementia of
-    another cause; NaN where unknown). `left_out` counts participants without a time, by reason.
+    `frame` has the facts of the scan, ``time`` (months), ``event``, and ``competing`` (NaN where unknown). `left_out`
+    counts participants without a time, by reason.
     """
 
     frame: pd.DataFrame
@@ -85,7 +80,7 @@ class Conversions:
         return self.frame["time"].to_numpy(float)
 
     @property
-    def event(self) -> NDArray[np.bool_]:
+    def event(self) -> Flags:
         return self.frame["event"].to_numpy(bool)
 
     @property
@@ -103,13 +98,12 @@ class Conversions:
         return np.where(np.isfinite(values), values, np.nan)
 
     @property
-    def network(self) -> NDArray[np.intp]:
+    def network(self) -> Indices:
         """Integer code of the set of networks applied to each participant."""
         return pd.factorize(networks_of(self.frame))[0].astype(np.intp)
 
     @property
     def note(self) -> str | None:
-        """Participants left out, by reason; None if there are none."""
         return joined(*(f"{counted(n, 'participant')} left out: {why}" for why, n in self.left_out.items() if n))
 
 
@@ -152,11 +146,6 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     return Conversions(kept.drop(columns="_row"), values.sums[rows], values.maps, values.groups, left_out)
 
 
-def number_of(flags: Floats) -> int | None:
-    """Number of true flags; None if all are unknown."""
-    return None if np.isnan(flags).all() else int(np.nansum(flags))
-
-
 RELEVANCE = "relevance"
 ALONE, ADJUSTED = "alone", "adjusted"
 NOT_PROPORTIONAL = 0.05
@@ -166,44 +155,7 @@ PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same part
 WELL_POWERED = 2
 """Factor on the required events per variable below which a note warns; 10 in all, the rule of Peduzzi et al. (1995)."""
 
-COX_COLUMNS = {
-    "predictor": "model: log odds of the positive class by networks not trained on the participant; relevance: sum "
-    "of a map over a bilateral group (both centred and brought to one spread within participants with the same "
-    "networks, where these differ); or a measure at the visit of the scan, for comparison",
-    "map": "Relevance map; n/a for other predictors",
-    "group": "Bilateral group of regions; n/a for other predictors",
-    "model": "alone; or adjusted for the covariates",
-    "covariates": "Covariates of the model: those of [statistics] covariates and [statistics.progression] "
-    "further_covariates, without constant ones and the predictor itself",
-    "hazard_ratio": "Hazard ratio of conversion to AD per standard deviation of the predictor (within participants "
-    "with the same networks, where these differ), in these participants (Cox model, Efron's ties)",
-    "ci_low": "Lower bound of the Wald interval of hazard_ratio",
-    **described("ci_high"),
-    "p_wald": "Two-sided Wald p of hazard_ratio, uncorrected; below 1 - confidence where the interval excludes 1. It "
-    "assumes many events",
-    "p_proportional": "p of the test that the predictor's hazard ratio is the same at all times (score test of scaled "
-    "Schoenfeld residuals against time, Grambsch & Therneau 1994); below 0.05 the note says so",
-    "p": "Two-sided p of the predictor's score test from permuting participants, after removing the covariates from "
-    "the predictor; (b+1)/(m+1). Studentised, so that people with a high predictor may be followed for a shorter time",
-    "p_fwe": "Family-wise p over the regions and maps known for the same participants (max-T with shared "
-    "permutations); the note says if that is not all of them; n/a for other predictors",
-    **described("p_fdr", "family", "n_permutations", "exact"),
-    "concordance": "Harrell's concordance of the unfitted predictor: above 0.5 if higher values go with earlier "
-    "conversion",
-    "n_participants": "Participants with MCI, each with the first MCI scan",
-    "n_scans": "Scans, one per participant",
-    "n_events": "Participants who converted, as defined in event",
-    "n_censored": "Other participants, censored at their last diagnosis or at a dementia of another cause",
-    "n_competing": "Participants censored by a dementia of another cause (competing event; hazard ratios are "
-    "cause-specific); n/a if clinical.tsv has no column other_dementia. Deaths are unknown",
-    "event": "Definition of a conversion",
-    "n_missing": "Participants left out because the predictor or a covariate is unknown",
-    **described("note"),
-}
-COX_TABLE = Table(
-    "cox", COX_COLUMNS, "predictor and model", "Do scores predict the time of conversion from MCI?",
-    inference=Inference("exploratory", "all regions and maps, or all other predictors, in one kind of model"),
-)  # fmt: skip
+COX_TABLE = declared("cox")
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +166,7 @@ class Predictor:
     map: str | None
     group: str | None
     values: Floats
-    network: NDArray[np.intp] | None = None
+    network: Indices | None = None
 
 
 def predictors(cohort: Conversions, hold: bool = False) -> Iterator[Predictor]:
@@ -234,7 +186,7 @@ class _Fitted:
 
     members: Sequence[Predictor]
     complete: Flags
-    network: NDArray[np.intp] | None
+    network: Indices | None
     covariates: Sequence[str]
     columns: Floats
     notes: Sequence[str]
@@ -250,7 +202,7 @@ class _Fitted:
 
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """All models; columns of `COX_COLUMNS`."""
+    """All models; columns of `COX_TABLE`."""
     everything = list(predictors(cohort, settings.fold_effect))
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for model, formula in ((ALONE, ""), (ADJUSTED, adjusted_formula(settings))):
@@ -260,7 +212,7 @@ def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.
     table = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: (key[0], key[1] == ADJUSTED))])
     table = table.astype({"n_permutations": "Int64", "n_competing": "Int64"})
     kinds = np.where(table["predictor"] == RELEVANCE, "regions and maps", "model and comparators")
-    return add_false_discovery_rate(table.assign(_kind=kinds), ["_kind", "model"], "tests")[list(COX_COLUMNS)]
+    return add_false_discovery_rate(table.assign(_kind=kinds), ["_kind", "model"], "tests")[list(COX_TABLE.meanings)]
 
 
 def adjusted_formula(settings: StatisticsConfig) -> str:
@@ -273,15 +225,14 @@ def _with_shared_models(everything: Sequence[Predictor], formula: str, frame: pd
     """Group predictors with the same participants and covariates, which share one model of the covariates."""
     sharing: dict[tuple[bytes, tuple[str, ...], bool], list[Predictor]] = {}
     for predictor in everything:
-        own_terms = (
-            () if predictor.name == RELEVANCE else tuple(SHORT_NAMES.get(n, n) for n in predictor.name.split("/")[:1])
-        )
-        key = (~np.isnan(predictor.values)).tobytes(), own_terms, predictor.network is None
+        column = predictor.name.split("/")[0]
+        itself: tuple[str, ...] = () if predictor.name == RELEVANCE else (SHORT_NAMES.get(column, column),)
+        key = (~np.isnan(predictor.values)).tobytes(), itself, predictor.network is None
         sharing.setdefault(key, []).append(predictor)
     together: dict[tuple[Any, ...], _Fitted] = {}
-    for (mask, own_terms, pooled), members in sharing.items():
+    for (mask, itself, pooled), members in sharing.items():
         has_values = np.frombuffer(mask, bool)
-        covariates = CovariateColumns.of(formula, frame[has_values], own_terms)
+        covariates = CovariateColumns.of(formula, frame[has_values], itself)
         columns, reasons = covariates.matrix(frame[has_values])
         used = np.array([reason is None for reason in reasons], bool)
         complete = has_values.copy()
@@ -301,52 +252,34 @@ def _with_shared_models(everything: Sequence[Predictor], formula: str, frame: pd
 def _with_family_notes(families: Iterator[_Fitted]) -> list[_Fitted]:
     """Families of regions and maps, each with a note if there are several."""
     listed = list(families)
-    of_relevance = (
-        any(member.name == RELEVANCE for member in family.members) and family.complete.any() for family in listed
-    )
-    several = sum(of_relevance) > 1
+    known = [family for family in listed if family.complete.any()]
+    several = sum(any(member.name == RELEVANCE for member in family.members) for family in known) > 1
     return [replace(family, family=PARTIAL_FAMILY if several else None) for family in listed]
 
 
 def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
     time, event = cohort.time[together.complete], cohort.event[together.complete]
     pairs = comparable_pairs(time, event)
-    base: dict[str, Any] = {
-        "covariates": " + ".join(together.covariates) or None,
-        "n_participants": len(time),
-        "n_scans": len(time),
-        "n_events": int(event.sum()),
-        "n_censored": int((~event).sum()),
-        "n_competing": number_of(cohort.competing[together.complete]),
-        "event": AT_ANY_TIME,
-        "n_missing": int((~together.complete).sum()),
-    }
-    tests, refused = _tests(time, event, together, settings, seed)
+    competing, n = cohort.competing[together.complete], len(time)
+    base: dict[str, Any] = {"covariates": " + ".join(together.covariates) or None, "event": AT_ANY_TIME}
+    base |= {"n_participants": n, "n_scans": n, "n_missing": int((~together.complete).sum())}
+    base |= {"n_events": int(event.sum()), "n_censored": int((~event).sum())}
+    base["n_competing"] = None if np.isnan(competing).all() else int(np.nansum(competing))
+    columns, (tests, refused) = together.columns, _tests(time, event, together, settings, seed)
     rows = []
     for place, predictor in enumerate(together.members):
         x = together.known(predictor)
-        hazard = (
-            Hazard.none(refused) if refused else hazard_per_sd(time, event, x, together.columns, settings.confidence)
-        )
-        notes = [
-            hazard.note,
-            CHANGES if hazard.p_proportional < NOT_PROPORTIONAL else None,
-            None if refused else _few_events_note(event, together, settings),
-            *together.notes,
-            cohort.note,
-        ]
+        hazard = Hazard.none(refused) if refused else hazard_per_sd(time, event, x, columns, settings.confidence)
+        changes = CHANGES if hazard.p_proportional < NOT_PROPORTIONAL else None
+        few_events = None if refused else _few_events_note(event, together, settings)
+        notes = [hazard.note, changes, few_events, *together.notes, cohort.note]
         notes += [together.family] if predictor.name == RELEVANCE else []
-        rows.append(
-            base
-            | {name: values[place] for name, values in tests.items()}
-            | {
-                "predictor": predictor.name, "map": predictor.map, "group": predictor.group,
-                "hazard_ratio": hazard.ratio, "ci_low": hazard.low, "ci_high": hazard.high,
-                "p_wald": hazard.p_wald, "p_proportional": hazard.p_proportional,
-                "concordance": float(concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan,
-                "note": "; ".join(filter(None, notes)) or None,
-            }
-        )  # fmt: skip
+        row: dict[str, Any] = {"predictor": predictor.name, "map": predictor.map, "group": predictor.group}
+        row |= {"hazard_ratio": hazard.ratio, "ci_low": hazard.low, "ci_high": hazard.high}
+        row |= {"p_wald": hazard.p_wald, "p_proportional": hazard.p_proportional}
+        row["concordance"] = float(concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan
+        row["note"] = "; ".join(filter(None, notes)) or None
+        rows.append(base | {name: values[place] for name, values in tests.items()} | row)
     return rows
 
 
@@ -361,8 +294,8 @@ def _tests(
 ) -> tuple[dict[str, Sequence[Any]], str | None]:
     """P values of all members; or why there are none."""
     count, variables = len(together.members), 1 + together.columns.shape[1]
-    nothing: dict[str, Sequence[Any]] = {"p": [np.nan] * count, "p_fwe": [np.nan] * count}
-    nothing |= {"n_permutations": [None] * count, "exact": [None] * count}
+    nothing: dict[str, Sequence[Any]] = dict.fromkeys(("p", "p_fwe"), [np.nan] * count)
+    nothing |= dict.fromkeys(("n_permutations", "exact"), [None] * count)
     needed = settings.progression.min_events_per_variable * variables
     if event.sum() < needed:
         required = f"{needed} {'is' if needed == 1 else 'are'} needed for {counted(variables, 'variable')}"
@@ -384,7 +317,5 @@ def _tests(
     if regions.any():
         largest = np.abs(null[:, regions]).max(axis=1)
         p_fwe[regions] = two_sided_p(observed[regions], largest[:, None], order.exact)
-    return {
-        "p": p.tolist(), "p_fwe": p_fwe.tolist(), "n_permutations": [len(order)] * count,
-        "exact": [order.exact] * count,
-    }, None  # fmt: skip
+    drawn = {"n_permutations": [len(order)] * count, "exact": [order.exact] * count}
+    return {"p": p.tolist(), "p_fwe": p_fwe.tolist(), **drawn}, None

@@ -1,18 +1,14 @@
 """Formulas of time to an event: the hazard ratio of one predictor, and Harrell's concordance.
 
-*Cox proportional hazards* by statsmodels' PHReg (Efron's ties), p by permutation. With 20 conversions and four
-variables the likelihood ratio test of PHReg rejects a true null hypothesis in 7.2 % of 2,000 data sets at a nominal
-5 %. So p comes from permuting participants: the statistic is the score of the predictor, the sum of its values times
-the martingale residuals of a model with the covariates only, and the predictor's residuals given the covariates are
-permuted. Without covariates the test is exact; with them it applies the idea of Freedman and Lane to the predictor, and
-keeps its level in the simulation of the tests. All predictors share one matrix product. The Wald p of the hazard ratio
-belongs to its interval: it is below 5 % where the interval of 95 % excludes 1.
+*Cox proportional hazards* by statsmodels' PHReg (Efron's ties), p by permutation: with 20 conversions and four
+variables PHReg's likelihood ratio test rejects a true null hypothesis in 7.2 % at 5 %. The statistic is the score of
+the predictor, the sum of its values times the martingale residuals of a model with the covariates only; the predictor's
+residuals given the covariates are permuted. The Wald p of the hazard ratio belongs to its interval.
 
-*Harrell's concordance* is the share of comparable pairs that the predictor orders correctly. A pair is comparable if
-the earlier of its two times is an event; with equal times, if one is an event and the other is censored. Ties of the
-predictor count one half. The area under the ROC curve is the same quantity over other pairs (each positive with each
-negative), so one formula over a matrix of pairs gives both. Why not a library: neither scipy nor statsmodels has it,
-and lifelines and scikit-survival do not take bootstrap weights.
+*Harrell's concordance* is the share of comparable pairs that the predictor orders correctly (ties one half). A pair is
+comparable if the earlier of its two times is an event; with equal times, if one is an event and the other censored. The
+area under the ROC curve is the same over pairs of a positive and a negative. Neither scipy nor statsmodels has it, and
+lifelines and scikit-survival do not take bootstrap weights.
 """
 
 from __future__ import annotations
@@ -44,10 +40,7 @@ FLAT = 1e-9
 
 @dataclass(frozen=True)
 class Hazard:
-    """Hazard ratio per standard deviation with its Wald interval and p, or why there is none.
-
-    `p_proportional` is that of `proportionality` for the predictor.
-    """
+    """Hazard ratio per standard deviation with its Wald interval and p, or why there is none."""
 
     ratio: float
     low: float
@@ -95,11 +88,11 @@ def hazard_per_sd(time: Floats, event: Flags, predictor: Floats, covariates: Flo
 
 
 def schoenfeld(time: Floats, event: Flags, columns: Floats, beta: Floats) -> tuple[Floats, Floats, Floats]:
-    """Schoenfeld residuals, summed over the events of each moment (Efron's ties).
+    """Schoenfeld residuals of columns (n, q), summed over the events of each moment (Efron's ties).
 
-    `time`: (n,). `event`: (n,). `columns`: (n, q). `beta`: (q,), log hazard ratios. Returns `moments`: (m,), times with
-    an event, rising. `residuals`: (m, q), values of those with an event minus their expectation among those at risk.
-    `variances`: (m, q, q), their covariances; the sum is the information of the partial likelihood.
+    Returns moments (m,), times with an event, rising; residuals (m, q), values of those with an event minus their
+    expectation among those at risk; variances (m, q, q), their covariances, whose sum is the information of the
+    likelihood.
     """
     moments = np.unique(time[event])
     residuals = np.zeros((len(moments), columns.shape[1]))
@@ -122,8 +115,7 @@ def proportionality(time: Floats, event: Flags, columns: Floats, beta: Floats) -
     """Test of proportional hazards, one for each column (q,): chi-squared with 1 df, and p.
 
     The score test of the interaction of a column with a function of time, here 1 - the Kaplan-Meier estimate just
-    before each event, as in R's ``cox.zph``: the covariance of that function with the scaled Schoenfeld residuals
-    (Grambsch & Therneau 1994, Biometrika 81:515; score test as in Therneau's survival 3.0). `beta` (q,) are the log
+    before each event, as in R's ``cox.zph`` (Grambsch & Therneau 1994, Biometrika 81:515). `beta` (q,) are the log
     hazard ratios that maximise the partial likelihood of Efron. NaN where the function of time is constant.
     """
     moments, residuals, variances = schoenfeld(time, event, columns, beta)
@@ -209,7 +201,7 @@ Pairs = Floats
 CHANCE = 0.5
 
 
-def comparable_pairs(time: Floats, event: NDArray[np.bool_]) -> Pairs:
+def comparable_pairs(time: Floats, event: Flags) -> Pairs:
     """1 where the event of row i is known to precede that of column j, else 0; shape (n, n).
 
     Examples
@@ -223,7 +215,7 @@ def comparable_pairs(time: Floats, event: NDArray[np.bool_]) -> Pairs:
     return pairs
 
 
-def class_pairs(positive: NDArray[np.bool_]) -> Pairs:
+def class_pairs(positive: Flags) -> Pairs:
     """1 for each positive (row) with each negative (column): the pairs of the area under the ROC curve."""
     pairs: Pairs = (positive[:, None] & ~positive).astype(float)
     return pairs
@@ -238,8 +230,7 @@ def orders(predictor: Floats) -> Floats:
 def concordance(predictor: Floats, pairs: Pairs, weights: Floats | None = None) -> Floats:
     """Share of pairs in which the higher predictor has the earlier event, (draws,); NaN without a pair.
 
-    `predictor` (n,): higher means sooner; `pairs` (n, n) from `comparable_pairs` or `class_pairs`; `weights` (draws,
-    n): count of each participant, 1 by default.
+    `pairs` (n, n) are those of `comparable_pairs` or `class_pairs`; `weights` (draws, n) are 1 by default.
     """
     counted = np.ones((1, len(predictor))) if weights is None else weights
     right = ((counted @ (pairs * orders(predictor))) * counted).sum(axis=1)

@@ -1,7 +1,7 @@
 """Prediction of conversion from MCI by the networks, without fitting, one scan per participant.
 
-The networks learned AD against CN from other people, so their predictions are out of sample. Measures of the same visit
-are given for comparison, also unfitted: a network that predicts conversion no better than MMSE adds little.
+Their predictions are out of sample. Measures of the same visit are given for comparison, also unfitted: a network that
+predicts conversion no better than MMSE adds little.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -38,46 +37,14 @@ from heatlas.pipeline.statistics.progression.hazards import (
     concordance,
     permuted_concordance,
 )
-from heatlas.pipeline.statistics.resampling.bootstrap import (
-    FLAT,
-    INTERVAL_OF_SHARES,
-    NO_INTERVAL,
-    bootstrap_intervals,
-    ratio,
-    with_exact_shares,
-)
+from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals, ratio, with_exact_shares
+from heatlas.pipeline.statistics.tables import declared
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"
 SHARES = ("sensitivity", "specificity", "balanced_accuracy")
 
-PROGRESSION_COLUMNS = {
-    "predictor": "model: log odds of the positive class by networks not trained on the participant; hippocampus/tiv, "
-    "mmse, age: at the same visit. The direction is fixed in advance: lower hippocampus/tiv and mmse, higher values "
-    "of the others, mean sooner",
-    "measure": "concordance: Harrell's, over the time to AD; auc: pMCI against sMCI within the horizon of the "
-    "settings; sensitivity, specificity, balanced_accuracy: pMCI called positive at a probability above 0.5 (model "
-    "only)",
-    "estimate": "Value of the measure; 0.5 is chance",
-    "ci_low": "Lower bound of the confidence interval over participants",
-    **described("ci_high"),
-    "interval": INTERVAL_OF_SHARES,
-    "p": "Two-sided permutation p over participants against 0.5, (b+1)/(m+1)",
-    **described("n_permutations", "exact"),
-    "n_participants": "Participants with MCI, each with the first MCI scan",
-    "n_scans": "Scans, one per participant",
-    "n_events": "Participants who converted, as defined in event",
-    "event": "Definition of a conversion: AD at any visit after the scan for the concordance; AD within the horizon "
-    "(pMCI) for the others, where later converters are stable (sMCI)",
-    "n_missing": "Participants left out because the predictor or (except for the concordance) the course within the "
-    "horizon is unknown",
-    **described("note"),
-}
-PROGRESSION_TABLE = Table(
-    "progression", PROGRESSION_COLUMNS, "predictor and measure", "Do scores predict who converts?",
-    filled=("predictor", "measure", "n_participants", "n_events"),
-    inference=Inference("secondary", "each predictor alone"),
-)  # fmt: skip
+PROGRESSION_TABLE = declared("progression")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +60,10 @@ class _Question:
 
 
 def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int, horizon_months: int) -> pd.DataFrame:
-    """All predictors and measures; columns of `PROGRESSION_COLUMNS`."""
+    """All predictors and measures; columns of `PROGRESSION_TABLE`."""
     rows = [_ordering_row(question, cohort, settings, seed) for question in _questions(cohort)]
     rows += _share_rows(cohort, settings, seed)
-    table = pd.DataFrame(rows, columns=list(PROGRESSION_COLUMNS)).astype({"n_permutations": "Int64"})
+    table = PROGRESSION_TABLE.frame(rows).astype({"n_permutations": "Int64"})
     within = f"AD by the visit {horizon_months} months after the scan ({CONVERTER})"
     return table.assign(event=np.where(table["measure"] == CONCORDANCE, AT_ANY_TIME, within))
 
@@ -119,23 +86,17 @@ def _questions(cohort: Conversions) -> Iterator[_Question]:
 def _ordering_row(question: _Question, cohort: Conversions, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
     values, pairs = question.values, question.pairs
     names = ("statistics", "progression", question.predictor, question.measure)
-    result: dict[str, Any] = dict.fromkeys(PROGRESSION_COLUMNS)
-    result |= {"predictor": question.predictor, "measure": question.measure, "n_missing": question.missing}
-    result |= _counts(question.events) | {"note": cohort.note, "interval": NO_INTERVAL}
+    result = _blank(question) | {"note": cohort.note}
     if not pairs.any():
         why = "no pair with a known order of conversion" if question.measure == CONCORDANCE else _one_sided(question)
-        return result | {"note": "; ".join(filter(None, [why, cohort.note]))}
+        return result | {"note": joined(why, cohort.note)}
     if np.ptp(values) <= 1e-12 * np.abs(values).max():
         return result | {"note": joined(CONSTANT, cohort.note)}
     strata = question.events.astype(int).tolist() if question.measure == AUC else [0] * len(values)
-    intervals = bootstrap_intervals(
-        lambda weights: concordance(values, pairs, weights),
-        strata, Resampling.draws(settings, generator(seed, *names, "bootstrap")),
-    )  # fmt: skip
-    observed = concordance(values, pairs)
-    order = Exchangeability.free(len(values)).permutations(
-        settings.permutations, generator(seed, *names, "permutation")
-    )
+    draws = Resampling.draws(settings, generator(seed, *names, "bootstrap"))
+    intervals = bootstrap_intervals(lambda weights: concordance(values, pairs, weights), strata, draws)
+    observed, rng = concordance(values, pairs), generator(seed, *names, "permutation")
+    order = Exchangeability.free(len(values)).permutations(settings.permutations, rng)
     p = two_sided_p(observed[0] - CHANCE, permuted_concordance(values, pairs, order.rows) - CHANCE, order.exact)
     return result | {
         "estimate": float(observed[0]),
@@ -162,37 +123,28 @@ def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> l
         specificity = ratio(weights @ (~called & ~converts).astype(float), weights @ (~converts).astype(float))
         return np.stack([sensitivity, specificity, (sensitivity + specificity) / 2], axis=1)
 
-    base: dict[str, Any] = dict.fromkeys(PROGRESSION_COLUMNS)
-    base |= {"predictor": MODEL, "n_missing": question.missing, "interval": NO_INTERVAL} | _counts(converts)
+    base = _blank(question)
     if not len(converts):
         return [base | {"measure": name, "note": _one_sided(question)} for name in SHARES]
-    intervals = bootstrap_intervals(
-        statistic,
-        converts.astype(int).tolist(),
-        Resampling.draws(settings, generator(seed, "statistics", "progression", "shares")),
-    )
+    draws = Resampling.draws(settings, generator(seed, "statistics", "progression", "shares"))
+    intervals = bootstrap_intervals(statistic, converts.astype(int).tolist(), draws)
     estimates = statistic(np.ones((1, len(converts))))[0]
     of = (int(converts.sum()), int((~converts).sum()))
     shares = {i: (float(estimates[i]), of[i]) for i in range(2)}
     intervals = with_exact_shares(intervals, shares, settings.confidence)
-    return [
-        base
-        | {
-            "measure": name,
-            "estimate": float(estimates[i]),
-            **intervals.row(i),
-            "note": joined(
-                _one_sided(question) if np.isnan(estimates[i]) else None,
-                FLAT if intervals.flat[i] and intervals.method[i] == NO_INTERVAL else None,
-                cohort.note,
-            ),
-        }
-        for i, name in enumerate(SHARES)
-    ]
+    rows = []
+    for i, name in enumerate(SHARES):
+        why = _one_sided(question) if np.isnan(estimates[i]) else None
+        row = {"measure": name, "estimate": float(estimates[i]), **intervals.row(i)}
+        rows.append(base | row | {"note": joined(why, intervals.notes[i], cohort.note)})
+    return rows
 
 
-def _counts(events: Flags) -> dict[str, int]:
-    return {"n_participants": len(events), "n_scans": len(events), "n_events": int(events.sum())}
+def _blank(question: _Question) -> dict[str, Any]:
+    """The row of a question without an answer."""
+    n, row = len(question.events), dict.fromkeys(PROGRESSION_TABLE.meanings) | {"interval": NO_INTERVAL}
+    row |= {"predictor": question.predictor, "measure": question.measure, "n_missing": question.missing}
+    return row | {"n_participants": n, "n_scans": n, "n_events": int(question.events.sum())}
 
 
 def progression_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:

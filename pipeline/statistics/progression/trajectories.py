@@ -1,21 +1,18 @@
 """Change of relevance, model prediction and hippocampal volume over visits, and differences in change between groups.
 
-Only repeated scans of a participant are informative; their number is in every row. All scans of a participant were
-explained by the same network or networks, so change within a participant is on one scale; networks are a factor where
-groups are compared. Groups are defined at the first scan. Each participant has one least-squares slope; tests and
-intervals are over participants.
+All scans of a participant were explained by the same network or networks, so change within one is on one scale. Each
+participant with repeated scans has one least-squares slope; tests and intervals are over participants, in groups
+defined at the first scan.
 
 - *Mean change of a group*: the signs of the slopes are flipped (`pipeline.statistics.resampling.means`), weighted by
-  the inverse of their variance, so that someone with two visits half a year apart counts little. Exact where slopes are
-  symmetric about zero; to exchange visits within participants would test that nobody changes instead (10.8 % rejections
-  at 5 % where people change at random about zero).
+  the inverse of their variance. To exchange visits within participants would test that nobody changes instead (10.8 %
+  rejections at 5 % where people change at random about zero).
 - *Difference in change between groups*: a linear model of the slopes on group, with the network as a factor, since
-  networks differ in scale and so in everyone's slope; participants are permuted within networks, each with all visits.
-  Rows are weighted by the reliability of the slope, and each group has a residual variance of its own.
+  networks differ in scale; participants are permuted within networks. Rows are weighted by the reliability of the
+  slope, and each group has a residual variance of its own.
 
-A two-stage model of this kind equals the mixed model with a random slope in balanced data (t and F are the same), needs
-no convergence, and gives p and interval from one estimator. Considered and no longer used: statsmodels' MixedLM, whose
-intervals miss in 15 of 100 where groups vary unequally, and contradicted the permutation p beside them.
+This equals the mixed model with a random slope in balanced data and needs no convergence. statsmodels' MixedLM missed
+in 15 of 100 intervals where groups vary unequally, and contradicted the permutation p beside them.
 """
 
 from __future__ import annotations
@@ -29,7 +26,6 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
-from heatlas.pipeline.run.declared import Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -37,10 +33,11 @@ from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import course_of, first_visits, log_odds, networks_of, years_since_first
 from heatlas.pipeline.statistics.data.values import joined, participant_means
-from heatlas.pipeline.statistics.linear.fold_effect import EVEN, FOLD, centred_within, model_within_folds
+from heatlas.pipeline.statistics.linear.fold_effect import FOLD, centred_within, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import add_false_discovery_rate
 from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
+from heatlas.pipeline.statistics.tables import declared
 
 SAME_TIME = 1e-9
 """Sum of squared deviations of years from their mean below which a participant's visits count as simultaneous."""
@@ -72,9 +69,8 @@ class ParticipantSlopes:
     def weights(self) -> Floats:
         """Inverse variances of the slopes about zero, in arbitrary units, shape (participants, columns).
 
-        The variance between participants is the moment estimate of DerSimonian and Laird (1986) about a mean of zero.
-        It depends on squares of slopes and residuals only, which sign flips do not change. Equal weights if no one has
-        three visits.
+        The variance between participants is the moment estimate of DerSimonian and Laird (1986) about a mean of zero,
+        which depends on squares only, so sign flips do not change it. Equal weights if no one has three visits.
         """
         return self._inverse_variances(self.slopes, len(self.slopes))
 
@@ -101,8 +97,7 @@ class ParticipantSlopes:
 class ChangeTest:
     """Result of every column, each of shape (columns,); NaN where there is none, and why in `notes`.
 
-    `estimate` (change per year, or a difference of two groups) has the interval `low` to `high`, which excludes 0
-    exactly where the two-sided `p` is at most 1 - confidence; p_fwe is family-wise over the columns (max-T).
+    `estimate` is a change per year, or a difference of two groups; p_fwe is family-wise over the columns (max-T).
     """
 
     estimate: Floats
@@ -146,20 +141,16 @@ def change_test(
     try:
         model = model_within_folds("group", "group", frame, True, groups)
         root = np.sqrt(lines.reliability)[:, None]
-        design = dataclasses.replace(
-            model.design,
-            tested=model.design.tested * root[model.design.rows],
-            nuisance=model.design.nuisance * root[model.design.rows],
-        )
+        root_of_rows, design = root[model.design.rows], model.design
+        weighted = {"tested": design.tested * root_of_rows, "nuisance": design.nuisance * root_of_rows}
+        design = dataclasses.replace(design, **weighted)
         test = freedman_lane(lines.slopes * root, design, model.exchange, resampling, groups)
     except BadInputError as error:  # a group has too few participants for a variance, or one network only
         why = DIFFERENT_NETWORKS if "collinear" in str(error) else str(error).replace(FOLD, "network")
         return ChangeTest.absent(values.shape[1], why)
     of_design = (model.design.note or "").replace(FOLD, "network") or None
-    return ChangeTest(
-        test.estimate, test.low, test.high, test.statistic, test.df, test.p, test.p_fwe,
-        tuple(joined(problem, of_design) for problem in test.problems),
-    )  # fmt: skip
+    notes = tuple(joined(problem, of_design) for problem in test.problems)
+    return ChangeTest(test.estimate, test.low, test.high, test.statistic, test.df, test.p, test.p_fwe, notes)
 
 
 def participant_slopes(
@@ -188,39 +179,7 @@ PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same scan
 FEWEST_OF_A_GROUP = 3
 """Smallest number of participants with repeated scans in a group with a slope."""
 
-TRAJECTORY_COLUMNS = {
-    "response": "model: log odds of the positive class; hippocampus/tiv; or relevance: sum of a map over a bilateral "
-    "group of regions",
-    "map": "Relevance map; n/a for other responses",
-    "group": "Bilateral group of regions; n/a for other responses",
-    "term": "slope GROUP: change per year in a group; GROUP - OTHER: difference of two slopes; group x time: "
-    "equality of all slopes. Groups are defined at the first scan: diagnosis, with MCI divided by outcome",
-    "estimate": "Change per year, in standard deviations of the response over all scans; a difference of groups in "
-    f"relevance {EVEN}; n/a for group x time",
-    "ci_low": "Lower bound of its interval, which excludes 0 exactly where p is at most 1 - confidence",
-    **described("ci_high"),
-    "statistic": "Of the slopes of participants: Hall's t for a slope, t for a difference (network held, one "
-    "residual variance per group), F for group x time",
-    "df": "Its degrees of freedom (Welch-Satterthwaite for differences)",
-    "p": "Two-sided p over participants, (b+1)/(m+1) or exact: for a slope by flipping the signs of participants' "
-    "slopes; for a difference and group x time by permuting participants, with all visits, between groups within "
-    "networks",
-    "p_fwe": "Family-wise p over the regions and maps known for the same scans (max-T); the note says if that is not "
-    "all of them; n/a for other responses",
-    **described("p_fdr", "family"),
-    "n_participants": "Participants in the model",
-    **described("n_scans"),
-    "n_repeated": "Participants with two or more scans, which determine change",
-    "n_three": "Participants with three or more scans, which determine the variance of change",
-    "n_missing": "Scans left out: no value, no date, or a group with too few repeated scans",
-    **described("note"),
-}
-TRAJECTORIES_TABLE = Table(
-    "trajectories", TRAJECTORY_COLUMNS, "response and term", "How do scores and relevance change over visits?",
-    inference=Inference(
-        "exploratory", "all regions of one term and map (family-wise: of all maps), or the other responses"
-    ),
-)  # fmt: skip
+TRAJECTORIES_TABLE = declared("trajectories")
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +198,7 @@ class _Response:
 
 
 def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """All responses and terms; columns of `TRAJECTORY_COLUMNS`."""
+    """All responses and terms; columns of `TRAJECTORIES_TABLE`."""
     settings = inputs.config.statistics
     frame = _visits(inputs)
     rows = []
@@ -256,7 +215,7 @@ def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
         add_false_discovery_rate(part, ["term", "_map"], str(kind), "p")
         for kind, part in table.groupby("_kind", sort=False)
     ]
-    return pd.concat(parts).sort_index()[list(TRAJECTORY_COLUMNS)]
+    return pd.concat(parts).sort_index()[list(TRAJECTORIES_TABLE.meanings)]
 
 
 def _visits(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -280,6 +239,9 @@ def _responses(inputs: StatisticsInputs, frame: pd.DataFrame) -> Iterator[_Respo
             yield _Response(RELEVANCE, map_name, group, column)
 
 
+_OF_TEST = ("estimate", "statistic", "df", "p", "p_fwe")
+
+
 class _Tests:
     """Tests of change, made once for all regions (or other responses) known of the same scans."""
 
@@ -298,9 +260,8 @@ class _Tests:
         if key not in self._found:
             self._found[key] = self._tested(together, groups)
         test, place = self._found[key], together.index(response)
-        numbers = {"estimate": test.estimate, "ci_low": test.low, "ci_high": test.high, "statistic": test.statistic,
-                   "df": test.df, "p": test.p, "p_fwe": test.p_fwe}  # fmt: skip
-        cells = {name: float(column[place]) for name, column in numbers.items()}
+        names = {"ci_low": "low", "ci_high": "high"} | {name: name for name in _OF_TEST}
+        cells = {column: float(getattr(test, name)[place]) for column, name in names.items()}
         if response.name != RELEVANCE:
             cells["p_fwe"] = np.nan
         return cells | {"note": test.notes[place]}
@@ -311,14 +272,10 @@ class _Tests:
         rows = self._frame[usable].sort_values(["participant_id", "_years", "scan_id"])
         networks = rows["_network"] if together[0].of_network else pd.Series("", rows.index)
         codes = [pd.factorize(column)[0].astype(np.intp) for column in (rows["participant_id"], networks)]
-        return change_test(
-            values[rows.index],
-            rows["_years"].to_numpy(float),
-            codes[0],
-            np.array([groups.index(name) for name in rows["_group"]], dtype=np.intp),
-            codes[1],
-            Resampling.orders(self._settings, generator(self._seed, "statistics", "trajectories", *groups)),
-        )
+        group = np.array([groups.index(name) for name in rows["_group"]], dtype=np.intp)
+        resampling = Resampling.orders(self._settings, generator(self._seed, "statistics", "trajectories", *groups))
+        years = rows["_years"].to_numpy(float)
+        return change_test(values[rows.index], years, codes[0], group, codes[1], resampling)
 
     def note(self, response: _Response) -> str | None:
         """That the family of a region is not all of them."""
@@ -342,11 +299,11 @@ def _rows(
     scans = scans[scans["_group"].isin(groups)]
     groups.sort(key=lambda name: (name != reference, name))
     visits = scans.groupby("participant_id").size()
-    base: dict[str, Any] = dict.fromkeys(TRAJECTORY_COLUMNS) | {
-        "response": response.name, "map": response.map, "group": response.group, "estimate": np.nan,
-        "p": np.nan, "p_fwe": np.nan, "n_participants": len(visits), "n_scans": len(scans),
-        "n_repeated": int((visits > 1).sum()), "n_three": int((visits > 2).sum()), "n_missing": len(frame) - len(scans),
-    }  # fmt: skip
+    base: dict[str, Any] = dict.fromkeys(TRAJECTORIES_TABLE.meanings)
+    base |= {"response": response.name, "map": response.map, "group": response.group}
+    base |= dict.fromkeys(("estimate", "p", "p_fwe"), np.nan)
+    base |= {"n_participants": len(visits), "n_scans": len(scans), "n_missing": len(frame) - len(scans)}
+    base |= {"n_repeated": int((visits > 1).sum()), "n_three": int((visits > 2).sum())}
     fewest = settings.progression.min_participants
     few = f"left out, fewer than {FEWEST_OF_A_GROUP} with repeated scans: {', '.join(small)}" if small else None
     if base["n_repeated"] < fewest or not groups:
@@ -358,7 +315,7 @@ def _rows(
     for term, of_term in _terms(groups):
         row = tests.row(response, of_term)
         if term == GROUP_BY_TIME:
-            row |= {"estimate": np.nan, "ci_low": np.nan, "ci_high": np.nan}
+            row |= dict.fromkeys(("estimate", "ci_low", "ci_high"), np.nan)
             row["statistic"] = row["statistic"] ** 2 if len(groups) == 2 else row["statistic"]
         rows.append(base | row | {"term": term, "note": joined(row["note"], few, tests.note(response))})
     return rows

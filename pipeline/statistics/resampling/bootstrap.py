@@ -1,29 +1,21 @@
 """Bootstrap over participants: each participant is drawn with all of their scans.
 
-A statistic is a function of weights, ``statistic(weights)`` with weights of shape (draws, participants) and a result of
-shape (draws, ...). The weights of a bootstrap draw count how often each participant was drawn; leaving one out (the
-jackknife of the BCa interval) is a weight of zero. So one vectorised formula serves the estimate, the draws and the
-jackknife, for one number or for all regions at once. `scipy.stats.bootstrap` draws independent rows of samples of equal
-length and does not support participants with several scans; its BCa interval is the oracle of the tests, equal for
-equal draws.
+A statistic is a function of weights (draws, participants) that gives (draws, ...): how often each participant was
+drawn, or zero for one left out (the jackknife of the BCa interval). One vectorised formula thus serves estimate, draws
+and jackknife. `scipy.stats.bootstrap`, the oracle of the tests, does not support participants with several scans.
 
-*Bounded measures* have Student's t intervals on a scale where they are nearly normal. Participants are drawn within the
-strata that the design fixes (test fold and class): n_s - 1 of n_s, each counting n_s / (n_s - 1) times (Rao & Wu 1988,
-J Am Stat Assoc 83:231), since drawing n_s of n_s takes the variance within a stratum of few for too small by 1 / n_s.
-The standard deviation of the draws is the standard error; the interval is
+*Bounded measures* have Student's t intervals on a scale where they are nearly normal. Within the strata that the design
+fixes (test fold and class) n_s - 1 of n_s are drawn, each counting n_s / (n_s - 1) times (Rao & Wu 1988, J Am Stat
+Assoc 83:231), since n_s of n_s would take the variance for too small by 1 / n_s. The interval is
 
     f(estimate) -+ t f'(estimate) standard error,
 
-transformed back, with f the logit of shares, areas and squared errors of probabilities, Fisher's z of correlations and
-the logarithm of positive numbers. BCa intervals of the same draws miss two to three times as often with 30 to 60 people
-(docs/benchmarks/statistics.md). The degrees of freedom are those of the strata that the standard error comes from
-(`freedom_of_strata`): where a small class or the few who are wrong decide a measure, they are few, and with as many as
-participants less strata the interval of a Brier score missed up to 16 %.
+transformed back, with f the logit of shares, areas and squared errors of probabilities, Fisher's z of correlations, the
+logarithm of positive numbers, and degrees of freedom of the strata that the error comes from (`freedom_of_strata`). BCa
+intervals of the same draws miss two to three times as often with 30 to 60 people (docs/benchmarks/statistics.md).
 
-A share of 0 or 1 has an exact interval instead: if all participants are classified correctly, so is every bootstrap
-sample, and its interval has zero width. The exact binomial interval (Clopper & Pearson 1934, Biometrika 26:404-413) has
-a positive width: 48 to 100 % for five out of five. The participant is the unit: one with several correct scans counts
-once.
+A share of 0 or 1, whose bootstrap interval has zero width, has the exact binomial one instead (Clopper & Pearson 1934,
+Biometrika 26:404-413), over participants: one with several correct scans counts once.
 """
 
 from __future__ import annotations
@@ -38,7 +30,7 @@ from scipy.special import expit, logit, ndtr, ndtri
 from scipy.stats import binomtest
 from scipy.stats import t as t_distribution
 
-from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 
 Statistic = Callable[[Floats], Floats]
 
@@ -55,11 +47,10 @@ SAME = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Confidence intervals of several numbers.
+    """Confidence intervals of several numbers, each of shape (numbers,); bounds are NaN where there is none.
 
-    `low`, `high`: (numbers,), NaN if there is none. `method`: (numbers,), how it is made, such as ``BCa``;
-    ``percentile`` if BCa is undefined (all draws on one side of the estimate); ``none``. `spread`: (numbers,), standard
-    deviation of the draws: the bootstrap standard error; exactly 0 if all draws are equal.
+    `method` is how it is made: ``BCa``, ``percentile`` where BCa is undefined, a scale, or ``none``. `spread`: standard
+    deviation of the draws, the bootstrap standard error; exactly 0 if all draws are equal.
     """
 
     low: Floats
@@ -68,14 +59,14 @@ class Intervals:
     spread: Floats
 
     @property
-    def flat(self) -> NDArray[np.bool_]:
+    def flat(self) -> Flags:
         """Where all draws are equal: an interval of zero width would suggest certainty, so none is given."""
         return np.asarray(self.spread == 0, dtype=bool)
 
     @property
     def notes(self) -> list[str | None]:
-        """`FLAT` for numbers with equal draws."""
-        return [FLAT if is_flat else None for is_flat in self.flat]
+        """`FLAT` for numbers with equal draws and no other interval."""
+        return [FLAT if why else None for why in self.flat & (self.method == NO_INTERVAL)]
 
     def row(self, place: int = 0) -> dict[str, float | str]:
         """Columns ``ci_low``, ``ci_high`` and ``interval`` of one number."""
@@ -88,12 +79,7 @@ class Intervals:
 
 
 def participant_draws(strata: Sequence[int], count: int, rng: np.random.Generator) -> Floats:
-    """How often each participant is drawn.
-
-    `strata`: stratum 0..S-1 of each participant; draws are made within strata, so that group sizes do not change.
-
-    Gives an array (count, participants).
-    """
+    """How often each participant is drawn within their stratum 0..S-1, shape (count, participants)."""
     members = np.asarray(strata)
     draws = np.zeros((count, len(members)))
     for stratum in np.unique(members):
@@ -156,18 +142,11 @@ def _quantiles(ordered: Floats, levels: Floats) -> Floats:
     return result
 
 
-def bootstrap_intervals(
-    statistic: Statistic,
-    strata: Sequence[int],
-    resampling: Resampling,
-) -> Intervals:
-    """Interval of every number that a statistic gives, from the same draws.
+def bootstrap_intervals(statistic: Statistic, strata: Sequence[int], resampling: Resampling) -> Intervals:
+    """Interval of every number that a statistic gives (draws,) or (draws, numbers), from the same draws within strata.
 
-    `statistic`: function of weights; result of shape (draws,) or (draws, numbers). `strata`: one per participant; all
-    equal if group sizes may vary.
-
-    The result has no bounds for fewer than three participants, if the statistic is undefined in more than half of the
-    draws (draws in which it is undefined are left out), or if all draws are equal (`Intervals.flat`).
+    No bounds for fewer than three participants, where the statistic is undefined in more than half of the draws (such
+    draws are left out), or if all draws are equal (`Intervals.flat`).
     """
     n = len(strata)
     estimates = _columns(statistic(np.ones((1, n))))[0]
@@ -247,11 +226,6 @@ FISHER = IntervalScale("Fisher z", np.arctanh, np.tanh, lambda x: 1 / (1 - x**2)
 LOG = IntervalScale("log", np.log, np.exp, lambda x: 1 / x)
 UNEXPLAINED = IntervalScale("log(1 - r2)", lambda x: np.log1p(-x), lambda x: -np.expm1(x), lambda x: 1 / (x - 1))
 AS_IT_IS = IntervalScale("t", lambda x: x, lambda x: x, np.ones_like)
-INTERVAL_OF_SCALED = (
-    "Kind of interval: Student's t on the scale named (logit, log, Fisher z, log(1 - r2); t: as it is), with the "
-    "standard error of bootstrap draws of participants within test folds and classes"
-)
-"""Meaning of a column ``interval``."""
 
 
 def strata_of(fold: Indices, of_class: Indices) -> Indices:
@@ -297,18 +271,12 @@ def freedom_of_strata(statistic: Statistic, strata: Sequence[int] | Indices) -> 
 
 
 def scaled_intervals(
-    statistic: Statistic,
-    strata: Sequence[int] | Indices,
-    scales: Sequence[IntervalScale],
-    resampling: Resampling,
+    statistic: Statistic, strata: Sequence[int] | Indices, scales: Sequence[IntervalScale], resampling: Resampling
 ) -> Intervals:
-    """Interval of every number that a statistic gives, from the same draws.
+    """Interval of every number that a statistic gives, on the scale of each, from the same draws within strata.
 
-    The result has no bounds for fewer than three participants, without a degree of freedom, where the statistic is
-    undefined in more than half of the draws or at the end of its scale, or if all draws are equal (`Intervals.flat`).
-
-    `statistic`: function of weights (draws, participants); result of shape (draws, numbers). `strata`: one per
-    participant. `scales`: one per number.
+    No bounds for fewer than three participants, without a degree of freedom, where the statistic is undefined in more
+    than half of the draws or at the end of its scale, or if all draws are equal (`Intervals.flat`).
     """
     n, groups = len(strata), len(np.unique(strata))
     result = Intervals.absent(len(scales))
@@ -336,17 +304,10 @@ def scaled_intervals(
 
 
 EXACT = "Clopper-Pearson"
-_OF_ENDS = "; Clopper-Pearson (exact, over participants) for a share of 0 or 1; none"
-INTERVAL_OF_SHARES = "Kind of interval: BCa or percentile bootstrap" + _OF_ENDS
-"""Meaning of a column ``interval`` in a table of conversion."""
-INTERVAL_OF_PERFORMANCE = INTERVAL_OF_SCALED + _OF_ENDS
-"""The same in a table of performance."""
 
 
 def with_exact_shares(intervals: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:
-    """Replace the intervals of shares of 0 or 1 by exact ones.
-
-    `shares`: by position in `found`: estimate of a share, and number of participants it is based on.
+    """Replace intervals of shares of 0 or 1 by exact ones; `shares`: by position, estimate and number of participants.
 
     Examples
     --------

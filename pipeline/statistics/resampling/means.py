@@ -4,22 +4,16 @@ With t the t of n values, g their skewness and a = g / (3 sqrt(n)), Hall's stati
 
     H = t + a t^2 + a^2 t^3 / 3 + a / 2 = ((1 + a t)^3 - 1) / (3 a) + a / 2
 
-is nearly free of the skewness that makes t and the bootstrap miss means of few values. It rises with t, so that bounds
-are closed.
+is nearly free of the skewness that makes t and the bootstrap miss means of few values, and rises with t. The *interval*
+has H between the quantiles of Student's t with n - 1 degrees of freedom.
 
-*Interval*: H between the quantiles of Student's t with n - 1 degrees of freedom.
+*Sign-flipping test* of a weighted mean for many columns at once: under the null hypothesis each participant's value is
+as likely to be as much above zero as below it, whatever its variance (Fisher 1935; Winkler et al. 2014, NeuroImage 92).
+The statistic is H of the weighted values: p is exact where they are symmetric, and of 40 lognormal values rejects 6.7 %
+at 5 % (t: 10.5). Weights may depend on anything that flips do not change.
 
-*Sign-flipping test* of a weighted mean, one value per participant, for many columns at once: under the null hypothesis
-each participant's value is as likely to be as much above zero as below it, whatever its variance (Fisher 1935; Winkler
-et al. 2014, NeuroImage 92, for the general linear model). The statistic is H of the weighted values. It changes sign
-with the values, so p is exact where they are symmetric, and rejects less where they are skewed: of 40 lognormal values
-6.7 % at 5 % (t: 10.5), of 15 11 % (13.5). Weights may depend on anything that flips do not change, such as the sizes of
-the values.
-
-*Caveats*: skewness of a sample of few is no guide to that of the population, and of all rows those whose sample looks
-least skewed are the most often wrong. So groups have the caveat by design, where one is small, and by kind of value,
-where most values are the same (no relevance at all); see docs/benchmarks/statistics.md for the rates with and without
-it.
+*Caveats* are by design (a small group) and by kind of value (most are the same): the skewness of a few is no guide to
+that of the population, and the rows whose sample looks least skewed are the most often wrong.
 """
 
 from __future__ import annotations
@@ -40,10 +34,9 @@ from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS, S
 class SignFlipTest:
     """Result for every column; arrays have shape (columns,), NaN where all values are 0 or one is missing.
 
-    `estimate`, `low`, `high`: weighted mean, and its interval: the means that the statistic, with the critical value of
-    the flips, does not reject. It excludes 0 exactly where p is at most 1 - confidence. `statistic`, `skewness`: H and
-    g. `p`, `p_fwe`: two-sided p; p against the largest |H| of all columns under the same flips (max-T).
-    `n_permutations`: flips used. `exact`: True if these are all distinct ones.
+    `low` to `high` are the means that the statistic H, with the critical value of the flips, does not reject: 0 is
+    excluded exactly where p is at most 1 - confidence. p_fwe is against the largest |H| of all columns under the same
+    flips.
     """
 
     estimate: Floats
@@ -60,11 +53,10 @@ class SignFlipTest:
 def sign_flip_test(
     values: Floats, weights: Floats, m: int, rng: np.random.Generator, confidence: float = 0.95
 ) -> SignFlipTest:
-    """Test whether participants' values are symmetric about zero.
+    """Test whether participants' values (participants, columns), with positive weights, are symmetric about zero.
 
-    `values` (participants, columns). `weights` (participants, columns): positive. `m`: random flips; if there are no
-    more distinct ones, 2^(participants - 1) as a flip of all changes nothing in a two-sided test, all of them. Memory:
-    8 bytes x m x (participants + columns).
+    `m` flips are random, or all distinct ones: 2^(participants - 1), as flipping all changes nothing. Memory: 8 bytes x
+    m x (participants + columns).
     """
     u = values * weights
     length = np.linalg.norm(u, axis=0)
@@ -169,8 +161,6 @@ def caveats_of_groups(values: Floats, groups: Indices, what: str = OF_P) -> list
 
 
 HALL = "Hall's t"
-INTERVAL_OF_MEANS = "Kind of interval: Hall's t (Student's t corrected for skewness), or none"
-"""Meaning of a column ``interval`` in a table with means."""
 ALIKE = "no interval: all participants have the same value"
 ENOUGH = 60
 FEW = f"fewer than {ENOUGH} participants: of very skewed (lognormal) values the interval of 95 % misses 8 to 11 %"
