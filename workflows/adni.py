@@ -104,7 +104,9 @@ def run_pipeline(
         description = describe_cohort(cohort, config.cohort)
         ready = _made_ready(config, cohort, stages, last, description)
         if options.side_by_side:
-            cohort = _people_only(cohort)
+            people = {scan.participant_id for scan in cohort.table.kept}  # else each of many jobs would list all scans
+            scans = tuple(scan for scan in cohort.table if scan.participant_id in people)
+            cohort = replace(cohort, table=ScanTable(scans), matches=())
             lock_note = held.enter_context(run_lock(lock, [scan.participant_id for scan in cohort.table.kept]))
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
@@ -148,13 +150,6 @@ def _made_ready(
         print(description)
         raise
     return ready
-
-
-def _people_only(cohort: InputCohort) -> InputCohort:
-    """The cohort of those whose scans are kept; else each of many jobs would list all scans of the input."""
-    people = {scan.participant_id for scan in cohort.table.kept}
-    scans = tuple(scan for scan in cohort.table if scan.participant_id in people)
-    return replace(cohort, table=ScanTable(scans), matches=())
 
 
 def _begin(layout: RunLayout, config: Config, cohort: InputCohort, ready: Ready, executor: Executor) -> Work:
@@ -288,7 +283,9 @@ def demo_command(options: Demo) -> int:
             f"registration.template: the demo's people are made from {DEFAULT_TEMPLATE}. Leave the setting out."
         )
     require_settings(config, stages_until(options.stop_after), elsewhere=options.executor is not None)
-    _require_demo_folder(options.out)
+    expected = {"cohort", "run", *(path.name for path in options.out.glob(f"{RunLayout(options.out).lock.name}*"))}
+    if options.out.is_dir() and any(path.name not in expected for path in options.out.iterdir()):
+        raise UsageError(f"{options.out}: is not empty and not an earlier demo. Choose an empty or new folder.")
     print(f"Synthetic demo cohort: {cohort}")
     with run_lock(RunLayout(options.out.resolve()).lock):
         with open_executor(options.n_procs) as executor:
@@ -301,13 +298,6 @@ def demo_command(options: Demo) -> int:
     code = evaluate_command(marker)
     report = Report(out=run.out, n_procs=run.n_procs, executor=run.executor)  # which now shows the marker
     return max(code, report_command(report))
-
-
-def _require_demo_folder(folder: Path) -> None:
-    """Refuse a folder that holds anything other than an earlier demo."""
-    expected = {"cohort", "run", *(path.name for path in folder.glob(f"{RunLayout(folder).lock.name}*"))}
-    if folder.is_dir() and any(path.name not in expected for path in folder.iterdir()):
-        raise UsageError(f"{folder}: is not empty and not an earlier demo. Choose an empty or new folder.")
 
 
 def report_command(options: Report) -> int:

@@ -163,7 +163,7 @@ def write_check(out: Path, cohort: InputCohort, config: CohortConfig, text: str,
 def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str, Any]:
     """The same in machine-readable form."""
     table = cohort.table
-    people = {scan.participant_id for scan in table.kept}
+    people, counts = {scan.participant_id for scan in table.kept}, Counter(scan.label for scan in table.kept)
     return {
         "layout": cohort.layout,
         "synthetic": cohort.synthetic,
@@ -176,9 +176,7 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
             for step in (steps(table.frame(), read_rule(config.include)) if config.include else [])
         ],
         "entries": dict(Counter(scan.entry for scan in table.kept)),
-        "labels": {}
-        if config.target
-        else {label: sum(scan.label == label for scan in table.kept) for label in config.labels},
+        "labels": {} if config.target else {name: counts[name] for name in config.labels},
         "dropped": dict(Counter(_kind_of(scan) for scan in table if not scan.kept).most_common()),
         "missing": {name: sum(getattr(scan, name) is None for scan in table.labelled) for name in _WANTED},
         "manifest": dict(Counter(match.status for match in cohort.matches)),
@@ -219,8 +217,7 @@ def _kind_of(scan: Scan) -> str:
 
 
 def _people(scans: Iterable[Scan]) -> str:
-    count = len({scan.participant_id for scan in scans})
-    return f"{count} participant{'s' if count != 1 else ''}"
+    return counted(len({scan.participant_id for scan in scans}), "participant")
 
 
 def manifest_command(options: ManifestExport) -> int:

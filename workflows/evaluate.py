@@ -8,16 +8,18 @@ from __future__ import annotations
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 
-from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
 from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
@@ -44,14 +46,14 @@ LISTED = 5
 def explain_command(options: Explain) -> int:
     """Explain scans of a run, without changing its maps, receipts, failures and report."""
     layout = ExplanationLayout(options.out.resolve())
-    read_run_input(layout)
+    source = read_run_input(layout)
     with run_lock(layout.lock) as lock_note:
         if lock_note:
             print(lock_note)
-        return _explain(layout, options)
+        return _explain(layout, source.input, options)
 
 
-def _explain(layout: ExplanationLayout, options: Explain) -> int:
+def _explain(layout: ExplanationLayout, input_root: Path, options: Explain) -> int:
     config = read_run_config(layout)
     for path in (SCANS_TABLE.path(layout), SPLITS_TABLE.path(layout)):
         if not path.is_file():
@@ -63,13 +65,18 @@ def _explain(layout: ExplanationLayout, options: Explain) -> int:
     request = ExplanationRequest(
         options.method, options.setting, target, options.stage, options.start, options.participant_label, options.scan
     )
-    scans, split = ScanTable.read(layout).kept, Split.read(layout)
-    atlas = _atlas_of(layout, config)
-    digests = DigestCache(layout.digests)
+    scans, split, digests = ScanTable.read(layout).kept, Split.read(layout), DigestCache(layout.digests)
+    try:
+        atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
+    except (UsageError, BadInputError) as error:
+        raise type(error)(f"{layout.config}: regions.atlas: {error}") from error
     clear_stale_scratch(layout)
     with open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor:
-        outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
-    _report_left_out(layout, request, explainable(layout, scans, split, config)[1])
+        work = Work(layout, input_root, config, scans, split, executor, digests)
+        outcomes = show_scans(work, request, atlas)
+    if not (request.participants or request.scans):  # all scans were asked for
+        for why, count in Counter(reason for reason in explainable(work)[1].values() if reason != SEEN).items():
+            print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
     made = [outcome for outcome in outcomes if outcome.ok]
     for outcome in outcomes:
         if not outcome.ok:
@@ -86,20 +93,6 @@ def _explain(layout: ExplanationLayout, options: Explain) -> int:
         first = " ".join(outcomes[0].message.split())
         raise BadInputError(f"every explanation failed ({layout.failures}). The first: {first}")
     return EXIT_OK if len(made) == len(outcomes) else EXIT_SOME_FAILED
-
-
-def _atlas_of(layout: ExplanationLayout, config: Config) -> Atlas:
-    try:
-        return load_atlas(config.regions.atlas, configured_grid(config.registration))
-    except (UsageError, BadInputError) as error:
-        raise type(error)(f"{layout.config}: regions.atlas: {error}") from error
-
-
-def _report_left_out(layout: ExplanationLayout, request: ExplanationRequest, closed: Mapping[str, str]) -> None:
-    """Report scans that are left out because a file or row is missing, if all scans were requested."""
-    if not (request.participants or request.scans):
-        for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():
-            print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
 
 
 def _shows_anything(outcome: Outcome) -> bool:

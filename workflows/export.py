@@ -134,7 +134,9 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
         )
     for path in (made.metadata, made.card, made.mean_controls, *(made.fold(one).weights for one in networks)):
         path.parent.mkdir(parents=True)
-    salt = _salt(networks)
+    # From the weights, so that two exports of a run are alike and those of two runs are not.
+    digests = " ".join(str(one.description["weights"]["sha256"]) for one in networks.values())
+    salt = hashlib.sha256(digests.encode()).hexdigest()[:16]
     for index, loaded in networks.items():
         shutil.copyfile(run.fold(index).weights, made.fold(index).weights)
         write_json(made.fold(index).description, nameless(loaded.description, str(run.fold(index).description), salt))
@@ -150,19 +152,14 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
         norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
         if len(norms):
             NORMS_TABLE.write(made.norms, norms)
-    digests = file_digest(made.mean_controls), file_digest(made.norms) if made.norms.is_file() else ""
-    bundle = Bundle(made, read_run_input(run).preset, tuple(networks), len(scans), *digests)
+    norms_digest = file_digest(made.norms) if made.norms.is_file() else ""
+    mean_digest, preset = file_digest(made.mean_controls), read_run_input(run).preset
+    bundle = Bundle(made, preset, tuple(networks), len(scans), mean_digest, norms_digest)
     logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
     write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind))
     write_json(made.inference, inference(tuple(networks)))
     write_text(made.card, model_card(read_run(run), len(scans)))
     return bundle
-
-
-def _salt(networks: Mapping[int, LoadedModel]) -> str:
-    """From the weights, so that two exports of a run are alike and those of two runs are not."""
-    digests = " ".join(str(one.description["weights"]["sha256"]) for one in networks.values())
-    return hashlib.sha256(digests.encode()).hexdigest()[:16]
 
 
 def _people_of_class(run: RunLayout, task: Task) -> Iterable[str]:

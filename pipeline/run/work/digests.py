@@ -83,10 +83,6 @@ def _modules_digest(modules: tuple[str, ...]) -> str:
 def _module_code(module: str) -> str:
     path = source_of(module)
     assert path is not None  # else it would not be in the closure
-    return _code_without_docstrings(path)
-
-
-def _code_without_docstrings(path: Path) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -97,11 +93,7 @@ def _code_without_docstrings(path: Path) -> str:
 
 def _is_text_alone(statement: ast.stmt) -> bool:
     """Whether a statement is only a string, such as a docstring."""
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
 
 
 def import_closure(modules: Iterable[str]) -> frozenset[str]:
