@@ -184,7 +184,6 @@ def _run_stages(
 
 
 def _run_stage(stage: str, step: Callable[[Work], Result], work: Work, log: logging.Logger) -> bool:
-    """Run one stage and log its result; True if it changed anything."""
     started = time.monotonic()
     result = step(work)
     log.info("%-13s %s (%.0f s)", stage, result, time.monotonic() - started)
@@ -200,20 +199,14 @@ def _run_stage(stage: str, step: Callable[[Work], Result], work: Work, log: logg
 
 
 def _write_provenance(work: Work, cohort: InputCohort) -> None:
-    """Write the provenance of the results."""
     config = work.config
-    source = find_template(config.registration.template)
+    found = find_template(config.registration.template)
+    template = {"name": found.name, "source": found.origin, "sha256": found.digest, "credit": found.credit}
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     sources = {
         "input_layout": cohort.layout,
         "synthetic": (work.input_root / PLANTED).is_file(),
-        "template": {
-            "name": source.name,
-            "source": source.origin,
-            "sha256": source.digest,
-            "credit": source.credit,
-            "note": source.note,
-        },
+        "template": {**template, "note": found.note},
         "atlas": {
             "name": atlas.name,
             "title": atlas.title,
@@ -231,7 +224,6 @@ def _write_provenance(work: Work, cohort: InputCohort) -> None:
 
 
 def run_command(options: Run) -> int:
-    """``heatlas run``."""
     source = RunInput(options.input, options.preset)
     return run_pipeline(source, options.out, settings_of(options, options.backbone), options)
 
@@ -274,7 +266,6 @@ def apply_command(options: Apply) -> int:
 
 
 def demo_command(options: Demo) -> int:
-    """``heatlas demo``."""
     cohort = options.out / "cohort"
     run = run_of(options, input=cohort, out=options.out / "run", preset="demo")
     config = settings_of(run)
@@ -301,7 +292,6 @@ def demo_command(options: Demo) -> int:
 
 
 def report_command(options: Report) -> int:
-    """``heatlas report``."""
     layout = RunLayout(options.out.resolve())
     source = read_run_input(layout)
     config = read_run_config(layout)

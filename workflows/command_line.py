@@ -81,7 +81,6 @@ class _Version(argparse.Action):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
     parser = _Parser(
         prog="heatlas",
         description="From a folder of brain scans to a report that says which brain regions a classifier relied on.",

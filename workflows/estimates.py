@@ -123,7 +123,6 @@ def rounds(units: int, workers: int) -> int:
 
 
 def registration_seconds(config: Config) -> float:
-    """Seconds of a core for a scan."""
     settings = config.registration
     fixed, of_grid = REGISTRATION_SECONDS.get(settings.transform, REGISTRATION_SECONDS["syn"])
     return fixed + of_grid / settings.resolution_mm**3 + N4_SECONDS * settings.bias_correction
@@ -137,7 +136,6 @@ def steps_of_maps(config: Config) -> float:
 
 
 def not_estimated(config: Config) -> list[str]:
-    """Methods whose time is not known beforehand."""
     return [name for name in config.attribution.methods if find_method(name).steps is None]
 
 
@@ -218,7 +216,6 @@ RESOLUTIONS = (1.0, 2.0)
 
 
 def models_command(options: Models) -> int:
-    """Describe every family on the terminal."""
     resolutions = RESOLUTIONS if options.resolution is None else (options.resolution,)
     for family in FAMILIES.values():
         print(family.name)

@@ -183,16 +183,13 @@ def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Sc
 
     BadInputError if no scan is registered.
     """
-    found, missing = [], []
-    for scan in ScanTable.read(layout).kept:
-        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        if all(path.is_file() for path in files.seen):
-            found.append(scan)
-        else:
-            missing.append(scan.name)
+    kept, resolution = ScanTable.read(layout).kept, config.registration.resolution_mm
+    files = [layout.scan(scan.participant_id, scan.session_id, resolution) for scan in kept]
+    names = {one.name for one in files if all(path.is_file() for path in one.seen)}
+    found = tuple(scan for scan in kept if scan.name in names)
     if not found:
         raise BadInputError(f"{layout.root}: no scan is registered. Finish the run with heatlas run.")
-    return tuple(found), tuple(missing)
+    return found, tuple(scan.name for scan in kept if scan.name not in names)
 
 
 def verdict_lines(verdicts: pd.DataFrame) -> list[str]:

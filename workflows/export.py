@@ -57,7 +57,6 @@ PACKAGES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_version
 
 
 def export_command(options: Export) -> int:
-    """``heatlas export``."""
     run, folder = RunLayout(options.run.resolve()), options.folder.resolve()
     if folder == run.root or run.root in folder.parents:
         raise UsageError(f"{options.folder}: lies in the run. Choose a folder elsewhere.")

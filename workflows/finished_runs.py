@@ -245,7 +245,6 @@ def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> li
 
 
 def draw_sections(layout: RunLayout, gallery: Gallery) -> tuple[str, ...]:
-    """Write the figures of the report's index; return the faults."""
     return finished_sections(Material(read_run(layout), gallery), [section.id for section in QUESTIONS]).faults
 
 

@@ -107,7 +107,6 @@ def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
 
 
 def _typed(one: dataclasses.Field[Any], value: Any) -> Any:
-    """The value of an option, of its type."""
     if one.metadata.get("action") == "store_true":
         if value is not True:
             raise UsageError(f"{one.name} = {value!r}: must be True or False.")

@@ -199,7 +199,6 @@ class Ready:
 
 
 def stages_until(last: str) -> tuple[str, ...]:
-    """The stages of a run that stops after `last`."""
     return STAGES[: STAGES.index(last) + 1]
 
 

@@ -48,33 +48,12 @@ UNITS: Mapping[str, str] = {
     "_mm3": "mm³", "_mm": "mm", "_ml": "ml", "_degrees": "degrees", "_percent": "%", "_strength": "T",
 }  # fmt: skip
 """Unit by the end of a column's name."""
-MEANINGS: Mapping[str, str] = {
-    "participant_id": "BIDS participant, with the prefix sub-",
-    "session_id": "BIDS session, with the prefix ses-; n/a if the input has no sessions",
-    "scan_id": "Identifier of the image in its source",
-    "cohort": "run or planted, as in evaluation.tsv",
-    "map": "Relevance map",
-    "method": "Method that makes it; none for a map made without a network",
-    "region": "Number of the region in the atlas",
-    "name": "Name of the region",
-    "hemisphere": "left, right or both",
-    "group": "Bilateral group of regions",
-    "source": "Relevance map (density) or volume",
-    "ci_high": "Upper bound of the interval",
-    "p_fdr": "p adjusted for the false discovery rate over the family (Benjamini-Hochberg)",
-    "family": "Family of tests that p_fdr is adjusted over",
-    "n_participants": "Participants",
-    "n_scans": "Scans of these participants",
-    "n_planted": "Planted groups",
-    "n_permutations": "Number of permutations",
-    "exact": "true if all distinct permutations were used",
-    "note": "Why there is no value, or a caveat",
-}
+_COLUMNS = read_toml(Path(__file__).with_name("columns.toml"))
+MEANINGS: Mapping[str, str] = _COLUMNS.pop("meanings")
 """What columns of many tables mean, in the same words."""
 
 
 def described(*names: str) -> dict[str, str]:
-    """Columns of `MEANINGS` with their description, for the declaration of a table."""
     return {name: MEANINGS[name] for name in names}
 
 
@@ -120,9 +99,7 @@ def unit_of(name: str) -> str:
 
 
 KNOWN: Mapping[str, DescribedColumn] = {
-    name: DescribedColumn("", Form[form], title)
-    for form, titles in read_toml(Path(__file__).with_name("columns.toml")).items()
-    for name, title in titles.items()
+    name: DescribedColumn("", Form[form], title) for form, titles in _COLUMNS.items() for name, title in titles.items()
 }
 
 
@@ -214,7 +191,6 @@ class Table:
 
     @cached_property
     def columns(self) -> Mapping[str, DescribedColumn]:
-        """All columns by name, in order."""
         columns = {name: column_of(name, meaning) for name, meaning in self.meanings.items()}
         return columns | {name: replace(columns[name], form=form) for name, form in self.forms.items()}
 
@@ -271,7 +247,6 @@ class Table:
         return where if isinstance(where, Path) else where.tables / self.file
 
     def files(self, where: RunLayout | Path) -> list[Path]:
-        """The file and its data dictionary."""
         return [self.path(where).with_suffix(suffix) for suffix in (".tsv", ".json")]
 
     def frame(self, rows: Iterable[Any] = ()) -> pd.DataFrame:

@@ -6,7 +6,7 @@ Only this module and `pipeline.run.layout.scan_files` construct these paths.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -42,13 +42,11 @@ class RunLayout:
 
     @property
     def space(self) -> str:
-        """Name of the template, as part of file names."""
         return template_name(self.template)
 
     group = PathIn("root", "group")
 
     def statistics(self, name: str) -> Path:
-        """A table of ``group/statistics``."""
         return self.group / "statistics" / f"{name}.tsv"
 
     def group_map(self, group: str, map_name: str) -> Path:
@@ -246,12 +244,9 @@ class EvaluationLayout(RunLayout):
         return FoldFiles(self.evaluation / "models" / self.networks / f"fold-{index}")
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
+        files = super().scan(participant_id, session_id, resolution_mm)
         root = self.evaluation / "images" / self.images if self.images else self.root
-        names = self.image_names
-        return ScanFiles(
-            root, participant_id, session_id, resolution_mm, self.tissue, names.suffix, names.label, names.further,
-            self.template,
-        )  # fmt: skip
+        return replace(files, root=root, tissue=self.tissue)
 
     def grid_file(self, unit: str, name: str) -> Path:
         """Scores (TSV), invariance (TSV) or pictures (NPZ) of one grid."""

@@ -120,7 +120,6 @@ class ScanFiles:
         return *self.images, self.brain_mask
 
     def image_of(self, suffix: str) -> Path:
-        """The image of a kind in template space."""
         kind = KINDS[suffix]
         label = f"_label-{self.label}" if self.label and kind.normalised else ""
         return self.folder / kind.folder / f"{self._prefix}{label}_desc-preproc_{suffix}.nii.gz"

@@ -86,7 +86,6 @@ class ClusterExecutor(Executor):
         return work.future
 
     def _refill(self) -> None:
-        """Hand waiting work to Parsl while there is room."""
         with self._lock:
             if self._refilling:  # by another thread, or by the caller of the caller where work ends at once
                 return
@@ -142,7 +141,6 @@ class Packed:
         return [part for part in (*self.positional, *self.named.values()) if isinstance(part, Path)]
 
     def unpack(self) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-        """The function and its arguments, unpickled."""
         positional, named = map(_load, self.positional), self.named.items()
         return pickle.loads(self.function), list(positional), {name: _load(part) for name, part in named}
 
@@ -183,7 +181,6 @@ class _ArgumentFiles:
         return path
 
     def forget(self, paths: Iterable[Path]) -> None:
-        """Remove the files that no other work needs."""
         with self._lock:
             for path in paths:
                 self._users[path] -= 1

@@ -207,12 +207,10 @@ def stamp_of(path: Path, before: Any = None) -> Stamp | None:
 
 
 def same_content(stamp: Stamp | None, before: Any) -> bool:
-    """Whether two stamps have the same digest."""
     return stamp is not None and isinstance(before, list) and before[:1] == stamp[:1]
 
 
 def log_remade(name: str, stamp: Stamp | None) -> None:
-    """Log why a finished file is made again."""
     what = "is missing" if stamp is None else "is not as it was written"
     logging.getLogger("heatlas").warning("  %s %s; it is made again", name, what)
 
@@ -248,7 +246,6 @@ class DigestCache:
         return "unreadable" if stamp is None else str(stamp[0])
 
     def joined(self, paths: Iterable[Path]) -> str:
-        """Digests of several files, one after the other."""
         return " ".join(map(self.digest, paths))
 
     def save(self) -> None:
@@ -277,7 +274,6 @@ class Receipt:
 
 
 def read_receipt(path: Path) -> Receipt | None:
-    """The receipt in a file; None where there is none that can be read."""
     content = known_json(path)
     key, outputs, result = content.get("key"), content.get("outputs"), content.get("result", {})
     if not isinstance(key, str) or not isinstance(outputs, dict) or not isinstance(result, dict):
