@@ -99,7 +99,9 @@ def unit_of(name: str) -> str:
 
 
 KNOWN: Mapping[str, DescribedColumn] = {
-    name: DescribedColumn("", Form[form], title) for form, titles in _COLUMNS.items() for name, title in titles.items()
+    name: DescribedColumn("", Form[form], title)
+    for form, titles in _COLUMNS.items()
+    for name, title in (dict.fromkeys(titles.pop("untitled", ()), "") | titles).items()
 }
 
 
@@ -139,33 +141,15 @@ class Inference:
 class Table:
     """A table of a run.
 
-    Parameters
-    ----------
-    meanings : mapping of str to str
-        Description of each column, in order: the data dictionary.
-    rows : str
-        What one row is, after "one row per".
-    question : str
-        What the table answers, for its readers.
-    stage : str
-        The stage that writes it.
-    file : str
-        Its path in the run folder; if empty, its name in the folder of the stage: ``group/statistics``, ``evaluation``
-        or ``group``. Of a table of each fold, that of the first.
-    forms : mapping of str to Form
-        Of columns that hold something else than their name says (``all`` among the numbers of folds).
-    filled : sequence of str
-        Columns that are never empty.
-    values : mapping of str to sequence of str
-        The only values of some columns; `CLASSES` stands for all classes of the run.
-    finite : bool
-        Whether it holds measurements, where no number is infinite; a statistic or an interval can be.
-    later : collection of str
-        Columns that a table may lack: earlier versions did not write them, or some runs do not.
-    on_pages : bool
-        Whether the report reads it; the largest stay in their files.
-    inference : Inference or None
-        What its tests are for; None for a table without p values.
+    `meanings`: description of each column, in order: the data dictionary. `rows`: what one row is, after "one row per".
+    `question`: what the table answers, for its readers. `stage`: the stage that writes it. `file`: its path in the run
+    folder; if empty, its name in the folder of the stage: ``group/statistics``, ``evaluation`` or ``group``. Of a table
+    of each fold, that of the first. `forms`: of columns that hold something else than their name says (``all`` among
+    the numbers of folds). `filled`: columns that are never empty. `values`: the only values of some columns; `CLASSES`
+    stands for all classes of the run. `finite`: whether it holds measurements, where no number is infinite; a statistic
+    or an interval can be. `later`: columns that a table may lack: earlier versions did not write them, or some runs do
+    not. `on_pages`: whether the report reads it; the largest stay in their files. `inference`: what its tests are for;
+    None for a table without p values.
     """
 
     name: str
