@@ -200,13 +200,13 @@ def _run_stage(stage: str, step: Callable[[Work], Result], work: Work, log: logg
 
 def _write_provenance(work: Work, cohort: InputCohort) -> None:
     config = work.config
-    found = find_template(config.registration.template)
-    template = {"name": found.name, "source": found.origin, "sha256": found.digest, "credit": found.credit}
+    source = find_template(config.registration.template)
+    template = {"name": source.name, "source": source.origin, "sha256": source.digest, "credit": source.credit}
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     sources = {
         "input_layout": cohort.layout,
         "synthetic": (work.input_root / PLANTED).is_file(),
-        "template": {**template, "note": found.note},
+        "template": {**template, "note": source.note},
         "atlas": {
             "name": atlas.name,
             "title": atlas.title,
@@ -302,9 +302,9 @@ def report_command(options: Report) -> int:
     ):
         if lock_note:
             log.warning("%s", lock_note)
-        made = write_report(layout, executor)
-        log.info("Report: %s", made.index)
-    return EXIT_SOME_FAILED if made.faults else EXIT_OK
+        report = write_report(layout, executor)
+        log.info("Report: %s", report.index)
+    return EXIT_SOME_FAILED if report.faults else EXIT_OK
 
 
 __all__ = ["apply_command", "demo_command", "report_command", "run_command"]

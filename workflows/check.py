@@ -126,12 +126,12 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
 
 def _inclusion_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
     """What each part of the rule of inclusion leaves."""
-    made = steps(cohort.table.frame(), read_rule(config.include)) if config.include else []
+    parts = steps(cohort.table.frame(), read_rule(config.include)) if config.include else []
     return [
         f"  included by {step.part}: {len(step.left)} scans of "
         f"{counted(step.left['participant_id'].nunique(), 'participant')} ({step.not_met} not met, {step.unknown} "
         "unknown)"
-        for step in made
+        for step in parts
     ]
 
 

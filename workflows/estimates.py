@@ -88,10 +88,10 @@ def expectations(config: Config, cohort: InputCohort, split: Split, stages: Sequ
     labelled = {scan.participant_id for scan in cohort.table.labelled}
     per_person = len(cohort.table.labelled) / max(len(labelled), 1)
     trained = [round(len(fold.train) * per_person) for fold in split.folds]
-    made = made_of(config, len(cohort.table.kept), len(cohort.table.labelled), trained, timed, step, workers)
+    estimate = made_of(config, len(cohort.table.kept), len(cohort.table.labelled), trained, timed, step, workers)
     unknown = not_estimated(config) if "attribution" in stages else []
     but = f"; maps by {', '.join(unknown)} come on top" if unknown else ""
-    return [f"takes {made.in_words(workers)}, and minutes for statistics and report{but}", *advice(config, cohort)]
+    return [f"takes {estimate.in_words(workers)}, and minutes for statistics and report{but}", *advice(config, cohort)]
 
 
 def made_of(

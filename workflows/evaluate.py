@@ -77,7 +77,7 @@ def _explain(layout: ExplanationLayout, input_root: Path, options: Explain) -> i
     if not (request.participants or request.scans):  # all scans were asked for
         for why, count in Counter(reason for reason in explainable(work)[1].values() if reason != SEEN).items():
             print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
-    made = [outcome for outcome in outcomes if outcome.ok]
+    explained = [outcome for outcome in outcomes if outcome.ok]
     for outcome in outcomes:
         if not outcome.ok:
             print(f"  {outcome.job.unit} failed: {outcome.message}")
@@ -86,13 +86,13 @@ def _explain(layout: ExplanationLayout, input_root: Path, options: Explain) -> i
         print(f"  {unit}: the map is 0 in every region; the method finds no evidence for the target")
     if len(empty) > LISTED:
         print(f"  ... and {len(empty) - LISTED} more such maps")
-    print(f"{len(made)} of {len(outcomes)} explanations are available, in {layout.root}/sub-*/**/relevance")
-    for label in dict.fromkeys(outcome.job.arguments[0].explanations[0].label for outcome in made):
+    print(f"{len(explained)} of {len(outcomes)} explanations are available, in {layout.root}/sub-*/**/relevance")
+    for label in dict.fromkeys(outcome.job.arguments[0].explanations[0].label for outcome in explained):
         print(f"  {layout.regions(label)}")
-    if outcomes and not made:
+    if outcomes and not explained:
         first = " ".join(outcomes[0].message.split())
         raise BadInputError(f"every explanation failed ({layout.failures}). The first: {first}")
-    return EXIT_OK if len(made) == len(outcomes) else EXIT_SOME_FAILED
+    return EXIT_OK if len(explained) == len(outcomes) else EXIT_SOME_FAILED
 
 
 def _shows_anything(outcome: Outcome) -> bool:
@@ -195,9 +195,11 @@ def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Sc
 def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
     """The verdicts as printed, those that passed first: the answers, and below them the numbers."""
     lines = []
-    for cohort, own in verdicts.groupby("cohort", sort=False):
+    for cohort, of_cohort in verdicts.groupby("cohort", sort=False):
         lines.append(f"On the {'scans of the run' if cohort == 'run' else 'controls with planted loss'}:")
-        ordered = own.assign(order=own["passed"].fillna(False)).sort_values("order", ascending=False, kind="stable")
+        ordered = of_cohort.assign(order=of_cohort["passed"].fillna(False)).sort_values(
+            "order", ascending=False, kind="stable"
+        )
         for row in ordered.to_dict("records"):
             answer = "n/a   " if pd.isna(row["passed"]) else "passed" if row["passed"] else "failed"
             lines += _wrapped(f"{answer} {row['map']}: {row['verdict']}", "  ")

@@ -152,19 +152,19 @@ def _with_texts(section: Mapping[str, Any]) -> dict[str, Any]:
     """
 
     def texts(table: Mapping[str, Any], before: str) -> list[str]:
-        made = []
+        texts_of_table = []
         for name, value in table.items():
             if isinstance(value, Mapping):
-                made += texts(value, f"{before}{name}.")
+                texts_of_table += texts(value, f"{before}{name}.")
             else:
                 written = toml_value(tuple(value) if isinstance(value, list) else value)
-                made.append(f"{before}{name}={value if isinstance(value, str) else written}")
-        return made
+                texts_of_table.append(f"{before}{name}={value if isinstance(value, str) else written}")
+        return texts_of_table
 
     tables = {name: value for name, value in section.items() if isinstance(value, Mapping)}
     rest = {name: value for name, value in section.items() if name not in tables}
-    made = [text for method, table in tables.items() for text in texts(table, f"{method}:")]
-    return {**rest, "settings": [*rest.get("settings", []), *made]} if made else rest
+    from_tables = [text for method, table in tables.items() for text in texts(table, f"{method}:")]
+    return {**rest, "settings": [*rest.get("settings", []), *from_tables]} if from_tables else rest
 
 
 def usual_settings(architecture: Any) -> Mapping[str, Mapping[str, Any]]:
@@ -228,11 +228,11 @@ def _configuration(values: Mapping[str, Any], sources: Sequence[str]) -> Config:
 
 def _record(record: type[Record], values: Mapping[str, Any]) -> Record:
     types = get_type_hints(record)
-    made = {}
+    fields = {}
     for name, value in values.items():
         kind = NETWORKS[value["architecture"]] if types[name] is ModelConfig else types[name]
-        made[name] = _record(kind, value) if isinstance(value, Mapping) else value
-    return record(**made)
+        fields[name] = _record(kind, value) if isinstance(value, Mapping) else value
+    return record(**fields)
 
 
 def _check(record: type[Any], values: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:

@@ -216,11 +216,11 @@ def read_class(text: str, column: str) -> NumberClass | None:
     match = _CLASS.fullmatch(plain)
     if match is None:
         return None
-    made = NumberClass(column)
+    number_class = NumberClass(column)
     for sign, number in ((match[1], match[2]), (match[3], match[4])):
         if sign is not None:
-            made = _narrow(made, sign, float(number))
-    return made
+            number_class = _narrow(number_class, sign, float(number))
+    return number_class
 
 
 def class_names(texts: Sequence[str], column: str) -> tuple[str, ...]:
