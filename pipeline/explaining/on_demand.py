@@ -222,19 +222,15 @@ def explainable(work: Work) -> tuple[dict[str, int], dict[str, str]]:
             )
         elif fold is None:
             closed[scan.scan_id] = SEEN
-        elif lacking := [
-            *_lacking(work, scan),
-            *(path for path in [layout.fold(fold).description] if not path.is_file()),
-        ]:
+        elif lacking := _lacking(work, scan, layout.fold(fold).description):
             closed[scan.scan_id] = f"{lacking[0]} is missing. Repeat the command that made this run."
         else:
             able[scan.scan_id] = fold
     return able, closed
 
 
-def _lacking(work: Work, scan: Scan) -> list[Path]:
-    """Files of a registered scan that are missing."""
-    return [path for path in work.files(scan).seen if not path.is_file()]
+def _lacking(work: Work, scan: Scan, *further: Path) -> list[Path]:
+    return [path for path in (*work.files(scan).seen, *further) if not path.is_file()]
 
 
 def _require_unseen(layout: ExplanationLayout, scans: Sequence[Scan], fold: int, loaded: LoadedModel) -> None:
