@@ -61,9 +61,8 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import lrp_map_name, sidecar
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table, write_json
-from heatlas.pipeline.run.work.digests import canonical_json, text_digest
+from heatlas.pipeline.run.work.digests import canonical_json, text_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
-from heatlas.pipeline.run.work.unit import Unit, keyed
 
 STAGE = "regions"
 MAPS_STAGE = "group-maps"
@@ -179,8 +178,11 @@ def _map_jobs(
         for group in groups:
             path = layout.group_map(group, name)
             outputs |= {group: path, f"{group}_sidecar": sidecar(path)}
-        task = MapsToAverage(name, tuple(parts), groups, grid, versions)
-        jobs.append(task.job(MAPS_STAGE, name, outputs, work.digests, average_maps))
+        space = [list(grid.shape), grid.affine.tolist()]
+        parameters = [name, [[part.sources, part.outcome] for part in parts], groups, space]
+        key = unit_key(versions, parameters, average_maps)
+        task = MapsToAverage(name, tuple(parts), groups, grid)
+        jobs.append(Job(MAPS_STAGE, name, key, outputs, average_maps, (task,)))
     return jobs
 
 
@@ -243,18 +245,17 @@ class MapSum:
     participants: tuple[str, ...]
 
 
-class MapsToAverage(Unit):
+@dataclass(frozen=True)
+class MapsToAverage:
     """All maps of one method.
 
     `groups`: outcomes that make up each group, e.g. ``{"AD": ("TP", "FN"), "TP": ("TP",)}``; only groups with scans.
-    `versions`: of the maps, by scan.
     """
 
     map_name: str
-    parts: tuple[MapSum, ...] = keyed(lambda parts: [[part.sources, part.outcome] for part in parts])
+    parts: tuple[MapSum, ...]
     groups: Mapping[str, tuple[str, ...]]
-    grid: Grid = keyed(lambda grid: [list(grid.shape), grid.affine.tolist()])
-    versions: Mapping[str, str] = keyed(inputs=lambda versions, _: versions)
+    grid: Grid
 
 
 def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str, tuple[str, ...]]:
