@@ -104,7 +104,9 @@ def run_pipeline(
         description = describe_cohort(cohort, config.cohort)
         ready = _made_ready(config, cohort, stages, last, description)
         if options.side_by_side:
-            cohort = _people_only(cohort)
+            people = {scan.participant_id for scan in cohort.table.kept}  # else each of many jobs would list all scans
+            scans = tuple(scan for scan in cohort.table if scan.participant_id in people)
+            cohort = replace(cohort, table=ScanTable(scans), matches=())
             lock_note = held.enter_context(run_lock(lock, [scan.participant_id for scan in cohort.table.kept]))
         key = None if selection.disguise is None else selection.disguise.key
         layout = prepare_run_folder(out, source, config, key)
@@ -150,13 +152,6 @@ def _made_ready(
     return ready
 
 
-def _people_only(cohort: InputCohort) -> InputCohort:
-    """The cohort of those whose scans are kept; else each of many jobs would list all scans of the input."""
-    people = {scan.participant_id for scan in cohort.table.kept}
-    scans = tuple(scan for scan in cohort.table if scan.participant_id in people)
-    return replace(cohort, table=ScanTable(scans), matches=())
-
-
 def _begin(layout: RunLayout, config: Config, cohort: InputCohort, ready: Ready, executor: Executor) -> Work:
     """Write the tables of the cohort, and gather what the stages need."""
     cohort.table.write(layout)
@@ -189,7 +184,6 @@ def _run_stages(
 
 
 def _run_stage(stage: str, step: Callable[[Work], Result], work: Work, log: logging.Logger) -> bool:
-    """Run one stage and log its result; True if it changed anything."""
     started = time.monotonic()
     result = step(work)
     log.info("%-13s %s (%.0f s)", stage, result, time.monotonic() - started)
@@ -205,20 +199,14 @@ def _run_stage(stage: str, step: Callable[[Work], Result], work: Work, log: logg
 
 
 def _write_provenance(work: Work, cohort: InputCohort) -> None:
-    """Write the provenance of the results."""
     config = work.config
     source = find_template(config.registration.template)
+    template = {"name": source.name, "source": source.origin, "sha256": source.digest, "credit": source.credit}
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     sources = {
         "input_layout": cohort.layout,
         "synthetic": (work.input_root / PLANTED).is_file(),
-        "template": {
-            "name": source.name,
-            "source": source.origin,
-            "sha256": source.digest,
-            "credit": source.credit,
-            "note": source.note,
-        },
+        "template": {**template, "note": source.note},
         "atlas": {
             "name": atlas.name,
             "title": atlas.title,
@@ -236,7 +224,6 @@ def _write_provenance(work: Work, cohort: InputCohort) -> None:
 
 
 def run_command(options: Run) -> int:
-    """``heatlas run``."""
     source = RunInput(options.input, options.preset)
     return run_pipeline(source, options.out, settings_of(options, options.backbone), options)
 
@@ -279,7 +266,6 @@ def apply_command(options: Apply) -> int:
 
 
 def demo_command(options: Demo) -> int:
-    """``heatlas demo``."""
     cohort = options.out / "cohort"
     run = run_of(options, input=cohort, out=options.out / "run", preset="demo")
     config = settings_of(run)
@@ -288,7 +274,9 @@ def demo_command(options: Demo) -> int:
             f"registration.template: the demo's people are made from {DEFAULT_TEMPLATE}. Leave the setting out."
         )
     require_settings(config, stages_until(options.stop_after), elsewhere=options.executor is not None)
-    _require_demo_folder(options.out)
+    expected = {"cohort", "run", *(path.name for path in options.out.glob(f"{RunLayout(options.out).lock.name}*"))}
+    if options.out.is_dir() and any(path.name not in expected for path in options.out.iterdir()):
+        raise UsageError(f"{options.out}: is not empty and not an earlier demo. Choose an empty or new folder.")
     print(f"Synthetic demo cohort: {cohort}")
     with run_lock(RunLayout(options.out.resolve()).lock):
         with open_executor(options.n_procs) as executor:
@@ -303,15 +291,7 @@ def demo_command(options: Demo) -> int:
     return max(code, report_command(report))
 
 
-def _require_demo_folder(folder: Path) -> None:
-    """Refuse a folder that holds anything other than an earlier demo."""
-    expected = {"cohort", "run", *(path.name for path in folder.glob(f"{RunLayout(folder).lock.name}*"))}
-    if folder.is_dir() and any(path.name not in expected for path in folder.iterdir()):
-        raise UsageError(f"{folder}: is not empty and not an earlier demo. Choose an empty or new folder.")
-
-
 def report_command(options: Report) -> int:
-    """``heatlas report``."""
     layout = RunLayout(options.out.resolve())
     source = read_run_input(layout)
     config = read_run_config(layout)
@@ -322,9 +302,9 @@ def report_command(options: Report) -> int:
     ):
         if lock_note:
             log.warning("%s", lock_note)
-        made = write_report(layout, executor)
-        log.info("Report: %s", made.index)
-    return EXIT_SOME_FAILED if made.faults else EXIT_OK
+        report = write_report(layout, executor)
+        log.info("Report: %s", report.index)
+    return EXIT_SOME_FAILED if report.faults else EXIT_OK
 
 
 __all__ = ["apply_command", "demo_command", "report_command", "run_command"]

@@ -15,7 +15,7 @@ from typing import Any
 from heatlas.pipeline.cohort.people.inclusion import steps
 from heatlas.pipeline.cohort.reading import InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.cohort.sharing import MATCHING, Manifest, Match, make_manifest, write_comparison
+from heatlas.pipeline.cohort.sharing import MATCHING, Manifest, make_manifest, write_comparison
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
@@ -107,8 +107,11 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
         f"{len(table)} scans found of {_people(table.scans)}; {len(kept)} kept of {_people(kept)}",
     ]
     lines += _inclusion_lines(cohort, config)
-    lines += _dropped_lines([scan for scan in table if not scan.kept])
-    lines += _matched_lines(cohort.matches)
+    dropped = _grouped((_kind_of(scan), scan.scan_id) for scan in table if not scan.kept)
+    for kind, names in sorted(dropped.items(), key=lambda item: -len(item[1])):
+        lines.append(f"  dropped {len(names)}: {kind} ({_shown(names)})")
+    matched = _grouped((match.status, match.scan_id) for match in cohort.matches)
+    lines += [f"  manifest: {len(names)} {status} ({_shown(names)})" for status, names in matched.items()]
     lines += _task_lines(cohort, config)
     outside = [scan for scan in kept if scan.label is None]
     if outside:
@@ -123,17 +126,16 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
 
 def _inclusion_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
     """What each part of the rule of inclusion leaves."""
-    made = steps(cohort.table.frame(), read_rule(config.include)) if config.include else []
+    parts = steps(cohort.table.frame(), read_rule(config.include)) if config.include else []
     return [
         f"  included by {step.part}: {len(step.left)} scans of "
         f"{counted(step.left['participant_id'].nunique(), 'participant')} ({step.not_met} not met, {step.unknown} "
         "unknown)"
-        for step in made
+        for step in parts
     ]
 
 
 def _task_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
-    """The classes or the number to predict, with counts."""
     problem = [f"  no labels: {cohort.problem}"] if cohort.problem else []
     labelled = cohort.table.labelled
     if config.target:
@@ -163,7 +165,7 @@ def write_check(out: Path, cohort: InputCohort, config: CohortConfig, text: str,
 def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str, Any]:
     """The same in machine-readable form."""
     table = cohort.table
-    people = {scan.participant_id for scan in table.kept}
+    people, counts = {scan.participant_id for scan in table.kept}, Counter(scan.label for scan in table.kept)
     return {
         "layout": cohort.layout,
         "synthetic": cohort.synthetic,
@@ -176,9 +178,7 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
             for step in (steps(table.frame(), read_rule(config.include)) if config.include else [])
         ],
         "entries": dict(Counter(scan.entry for scan in table.kept)),
-        "labels": {}
-        if config.target
-        else {label: sum(scan.label == label for scan in table.kept) for label in config.labels},
+        "labels": {} if config.target else {name: counts[name] for name in config.labels},
         "dropped": dict(Counter(_kind_of(scan) for scan in table if not scan.kept).most_common()),
         "missing": {name: sum(getattr(scan, name) is None for scan in table.labelled) for name in _WANTED},
         "manifest": dict(Counter(match.status for match in cohort.matches)),
@@ -192,21 +192,11 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _dropped_lines(dropped: Sequence[Scan]) -> list[str]:
-    by_kind: dict[str, list[str]] = {}
-    for scan in dropped:
-        by_kind.setdefault(_kind_of(scan), []).append(scan.scan_id)
-    return [
-        f"  dropped {len(names)}: {kind} ({_shown(names)})"
-        for kind, names in sorted(by_kind.items(), key=lambda item: -len(item[1]))
-    ]
-
-
-def _matched_lines(matches: Sequence[Match]) -> list[str]:
-    by_status: dict[str, list[str]] = {}
-    for match in matches:
-        by_status.setdefault(match.status, []).append(match.scan_id)
-    return [f"  manifest: {len(names)} {status} ({_shown(names)})" for status, names in by_status.items()]
+def _grouped(named: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for group, name in named:
+        groups.setdefault(group, []).append(name)
+    return groups
 
 
 def _shown(names: Sequence[str]) -> str:
@@ -219,12 +209,10 @@ def _kind_of(scan: Scan) -> str:
 
 
 def _people(scans: Iterable[Scan]) -> str:
-    count = len({scan.participant_id for scan in scans})
-    return f"{count} participant{'s' if count != 1 else ''}"
+    return counted(len({scan.participant_id for scan in scans}), "participant")
 
 
 def manifest_command(options: ManifestExport) -> int:
-    """Write the manifest of the scans that a run would use."""
     config = settings_of(options)
     if options.anonymise is not None:
         raise UsageError("manifest export: a manifest needs the real ids; leave --anonymise out.")

@@ -61,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
         if self._subparsers:
             return None
         words = [self.prog]
-        for action in sorted(self._actions, key=lambda one: bool(one.option_strings)):
+        for action in sorted(self._actions, key=lambda action: bool(action.option_strings)):
             if action.required:
                 several = action.nargs == argparse.ONE_OR_MORE
                 name = f"{action.metavar} [{action.metavar} ...]" if several else str(action.metavar)
@@ -81,7 +81,6 @@ class _Version(argparse.Action):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
     parser = _Parser(
         prog="heatlas",
         description="From a folder of brain scans to a report that says which brain regions a classifier relied on.",

@@ -26,7 +26,6 @@ INPUTS = "ADNI or OASIS download, BIDS or CAPS dataset, FreeSurfer subjects, or 
 
 
 def path(text: str) -> Path:
-    """A path that can be resolved."""
     try:
         str(Path(text).resolve()).encode()
     except UnicodeEncodeError:
@@ -39,13 +38,11 @@ def path(text: str) -> Path:
 
 
 def provider(text: str) -> str:
-    """The name of a provider, or a path."""
     path(text)
     return text
 
 
 def processes(text: str) -> int:
-    """A number of processes."""
     try:
         number = int(text)
     except ValueError:
@@ -69,17 +66,14 @@ def option(meaning: str | Callable[[], str], default: Any = None, first: bool = 
 
 
 def path_option(metavar: str, meaning: str, **how: Any) -> Any:
-    """A path that may be left out."""
     return option(meaning, metavar=metavar, type=path, **how)
 
 
 def flag(meaning: str) -> Any:
-    """An option without a value."""
     return option(meaning, default=False, action="store_true")
 
 
 def several(metavar: str, meaning: str | Callable[[], str], default: tuple[str, ...] = (), **how: Any) -> Any:
-    """An option with one or more values."""
     return option(meaning, default=default, metavar=metavar, nargs="+", **how)
 
 

@@ -88,10 +88,10 @@ def expectations(config: Config, cohort: InputCohort, split: Split, stages: Sequ
     labelled = {scan.participant_id for scan in cohort.table.labelled}
     per_person = len(cohort.table.labelled) / max(len(labelled), 1)
     trained = [round(len(fold.train) * per_person) for fold in split.folds]
-    made = made_of(config, len(cohort.table.kept), len(cohort.table.labelled), trained, timed, step, workers)
+    estimate = made_of(config, len(cohort.table.kept), len(cohort.table.labelled), trained, timed, step, workers)
     unknown = not_estimated(config) if "attribution" in stages else []
     but = f"; maps by {', '.join(unknown)} come on top" if unknown else ""
-    return [f"takes {made.in_words(workers)}, and minutes for statistics and report{but}", *advice(config, cohort)]
+    return [f"takes {estimate.in_words(workers)}, and minutes for statistics and report{but}", *advice(config, cohort)]
 
 
 def made_of(
@@ -123,7 +123,6 @@ def rounds(units: int, workers: int) -> int:
 
 
 def registration_seconds(config: Config) -> float:
-    """Seconds of a core for a scan."""
     settings = config.registration
     fixed, of_grid = REGISTRATION_SECONDS.get(settings.transform, REGISTRATION_SECONDS["syn"])
     return fixed + of_grid / settings.resolution_mm**3 + N4_SECONDS * settings.bias_correction
@@ -137,7 +136,6 @@ def steps_of_maps(config: Config) -> float:
 
 
 def not_estimated(config: Config) -> list[str]:
-    """Methods whose time is not known beforehand."""
     return [name for name in config.attribution.methods if find_method(name).steps is None]
 
 
@@ -218,7 +216,6 @@ RESOLUTIONS = (1.0, 2.0)
 
 
 def models_command(options: Models) -> int:
-    """Describe every family on the terminal."""
     resolutions = RESOLUTIONS if options.resolution is None else (options.resolution,)
     for family in FAMILIES.values():
         print(family.name)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 
-from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
 from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
@@ -44,14 +46,14 @@ LISTED = 5
 def explain_command(options: Explain) -> int:
     """Explain scans of a run, without changing its maps, receipts, failures and report."""
     layout = ExplanationLayout(options.out.resolve())
-    read_run_input(layout)
+    source = read_run_input(layout)
     with run_lock(layout.lock) as lock_note:
         if lock_note:
             print(lock_note)
-        return _explain(layout, options)
+        return _explain(layout, source.input, options)
 
 
-def _explain(layout: ExplanationLayout, options: Explain) -> int:
+def _explain(layout: ExplanationLayout, input_root: Path, options: Explain) -> int:
     config = read_run_config(layout)
     for path in (SCANS_TABLE.path(layout), SPLITS_TABLE.path(layout)):
         if not path.is_file():
@@ -63,14 +65,19 @@ def _explain(layout: ExplanationLayout, options: Explain) -> int:
     request = ExplanationRequest(
         options.method, options.setting, target, options.stage, options.start, options.participant_label, options.scan
     )
-    scans, split = ScanTable.read(layout).kept, Split.read(layout)
-    atlas = _atlas_of(layout, config)
-    digests = DigestCache(layout.digests)
+    scans, split, digests = ScanTable.read(layout).kept, Split.read(layout), DigestCache(layout.digests)
+    try:
+        atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
+    except (UsageError, BadInputError) as error:
+        raise type(error)(f"{layout.config}: regions.atlas: {error}") from error
     clear_stale_scratch(layout)
     with open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor:
-        outcomes = show_scans(layout, request, scans, split, atlas, config, executor, digests)
-    _report_left_out(layout, request, explainable(layout, scans, split, config)[1])
-    made = [outcome for outcome in outcomes if outcome.ok]
+        work = Work(layout, input_root, config, scans, split, executor, digests)
+        outcomes = show_scans(work, request, atlas)
+    if not (request.participants or request.scans):  # all scans were asked for
+        for why, count in Counter(reason for reason in explainable(work)[1].values() if reason != SEEN).items():
+            print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
+    explained = [outcome for outcome in outcomes if outcome.ok]
     for outcome in outcomes:
         if not outcome.ok:
             print(f"  {outcome.job.unit} failed: {outcome.message}")
@@ -79,27 +86,13 @@ def _explain(layout: ExplanationLayout, options: Explain) -> int:
         print(f"  {unit}: the map is 0 in every region; the method finds no evidence for the target")
     if len(empty) > LISTED:
         print(f"  ... and {len(empty) - LISTED} more such maps")
-    print(f"{len(made)} of {len(outcomes)} explanations are available, in {layout.root}/sub-*/**/relevance")
-    for label in dict.fromkeys(outcome.job.arguments[0].explanations[0].label for outcome in made):
+    print(f"{len(explained)} of {len(outcomes)} explanations are available, in {layout.root}/sub-*/**/relevance")
+    for label in dict.fromkeys(outcome.job.arguments[0].explanations[0].label for outcome in explained):
         print(f"  {layout.regions(label)}")
-    if outcomes and not made:
+    if outcomes and not explained:
         first = " ".join(outcomes[0].message.split())
         raise BadInputError(f"every explanation failed ({layout.failures}). The first: {first}")
-    return EXIT_OK if len(made) == len(outcomes) else EXIT_SOME_FAILED
-
-
-def _atlas_of(layout: ExplanationLayout, config: Config) -> Atlas:
-    try:
-        return load_atlas(config.regions.atlas, configured_grid(config.registration))
-    except (UsageError, BadInputError) as error:
-        raise type(error)(f"{layout.config}: regions.atlas: {error}") from error
-
-
-def _report_left_out(layout: ExplanationLayout, request: ExplanationRequest, closed: Mapping[str, str]) -> None:
-    """Report scans that are left out because a file or row is missing, if all scans were requested."""
-    if not (request.participants or request.scans):
-        for why, count in Counter(reason for reason in closed.values() if reason != SEEN).items():
-            print(f"  {counted(count, 'scan')} left out: {why.replace(f'{layout.root}{os.sep}', '')}")
+    return EXIT_OK if len(explained) == len(outcomes) else EXIT_SOME_FAILED
 
 
 def _shows_anything(outcome: Outcome) -> bool:
@@ -189,24 +182,23 @@ def registered_scans(layout: EvaluationLayout, config: Config) -> tuple[tuple[Sc
 
     BadInputError if no scan is registered.
     """
-    found, missing = [], []
-    for scan in ScanTable.read(layout).kept:
-        files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-        if all(path.is_file() for path in files.seen):
-            found.append(scan)
-        else:
-            missing.append(scan.name)
+    kept, resolution = ScanTable.read(layout).kept, config.registration.resolution_mm
+    files = [layout.scan(scan.participant_id, scan.session_id, resolution) for scan in kept]
+    names = {one.name for one in files if all(path.is_file() for path in one.seen)}
+    found = tuple(scan for scan in kept if scan.name in names)
     if not found:
         raise BadInputError(f"{layout.root}: no scan is registered. Finish the run with heatlas run.")
-    return tuple(found), tuple(missing)
+    return found, tuple(scan.name for scan in kept if scan.name not in names)
 
 
 def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
     """The verdicts as printed, those that passed first: the answers, and below them the numbers."""
     lines = []
-    for cohort, own in verdicts.groupby("cohort", sort=False):
+    for cohort, of_cohort in verdicts.groupby("cohort", sort=False):
         lines.append(f"On the {'scans of the run' if cohort == 'run' else 'controls with planted loss'}:")
-        ordered = own.assign(order=own["passed"].fillna(False)).sort_values("order", ascending=False, kind="stable")
+        ordered = of_cohort.assign(order=of_cohort["passed"].fillna(False)).sort_values(
+            "order", ascending=False, kind="stable"
+        )
         for row in ordered.to_dict("records"):
             answer = "n/a   " if pd.isna(row["passed"]) else "passed" if row["passed"] else "failed"
             lines += _wrapped(f"{answer} {row['map']}: {row['verdict']}", "  ")

@@ -57,7 +57,6 @@ PACKAGES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_version
 
 
 def export_command(options: Export) -> int:
-    """``heatlas export``."""
     run, folder = RunLayout(options.run.resolve()), options.folder.resolve()
     if folder == run.root or run.root in folder.parents:
         raise UsageError(f"{options.folder}: lies in the run. Choose a folder elsewhere.")
@@ -66,12 +65,12 @@ def export_command(options: Export) -> int:
     config, networks = _exportable(run)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-        made = BundleLayout(Path(scratch) / "export")
-        bundle = write_bundle(run, config, networks, made)
-        require_nameless(made.root, run)
+        target = BundleLayout(Path(scratch) / "export")
+        bundle = write_bundle(run, config, networks, target)
+        require_nameless(target.root, run)
         if folder.is_dir():
             folder.rmdir()
-        shutil.move(made.root, folder)
+        shutil.move(target.root, folder)
     print(
         f"{options.folder}: {len(networks)} networks, settings, the mean of {bundle.controls} controls and a model "
         "card. Read docs/README.md before you give it away."
@@ -115,7 +114,7 @@ def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
     return config, {index: load_model(one) for index, one in files.items()}
 
 
-def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedModel], made: BundleLayout) -> Bundle:
+def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedModel], target: BundleLayout) -> Bundle:
     """Write the folder of a run.
 
     `config`: of the run. `networks`: by fold. `made`: does not exist yet. Raises BadInputError if the run has too few
@@ -132,37 +131,34 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
             f"{run.root}: {len(controls)} registered scans of {pool.wanted} were trained with, and the mean of fewer "
             f"than {FEWEST_CONTROLS} shows too much of each. Export a run with more of them."
         )
-    for path in (made.metadata, made.card, made.mean_controls, *(made.fold(one).weights for one in networks)):
+    for path in (target.metadata, target.card, target.mean_controls, *(target.fold(one).weights for one in networks)):
         path.parent.mkdir(parents=True)
-    salt = _salt(networks)
+    # From the weights, so that two exports of a run are alike and those of two runs are not.
+    digests = " ".join(str(one.description["weights"]["sha256"]) for one in networks.values())
+    salt = hashlib.sha256(digests.encode()).hexdigest()[:16]
     for index, loaded in networks.items():
-        shutil.copyfile(run.fold(index).weights, made.fold(index).weights)
-        write_json(made.fold(index).description, nameless(loaded.description, str(run.fold(index).description), salt))
+        shutil.copyfile(run.fold(index).weights, target.fold(index).weights)
+        write_json(target.fold(index).description, nameless(loaded.description, str(run.fold(index).description), salt))
     everyone = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
     for index, loaded in networks.items():
         everyone |= set(people_of(loaded.description, str(run.fold(index).description), "backbone"))
-    PEOPLE_TABLE.write(made.people, [(name,) for name in sorted(hidden_name(name, salt) for name in everyone)])
-    write_text(made.config, config_to_toml(shared_settings(config)))
+    PEOPLE_TABLE.write(target.people, [(name,) for name in sorted(hidden_name(name, salt) for name in everyone)])
+    write_text(target.config, config_to_toml(shared_settings(config)))
     scans = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls]
     title = f"mean of {len(scans)} training controls as networks see them"
-    write_template_image(made.mean_controls, from_network(mean_volume(scans, spec), spec), spec.template_grid, title)
+    write_template_image(target.mean_controls, from_network(mean_volume(scans, spec), spec), spec.template_grid, title)
     if RELEVANCE_BILATERAL_TABLE.path(run).is_file():
         norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
         if len(norms):
-            NORMS_TABLE.write(made.norms, norms)
-    digests = file_digest(made.mean_controls), file_digest(made.norms) if made.norms.is_file() else ""
-    bundle = Bundle(made, read_run_input(run).preset, tuple(networks), len(scans), *digests)
+            NORMS_TABLE.write(target.norms, norms)
+    norms_digest = file_digest(target.norms) if target.norms.is_file() else ""
+    mean_digest, preset = file_digest(target.mean_controls), read_run_input(run).preset
+    bundle = Bundle(target, preset, tuple(networks), len(scans), mean_digest, norms_digest)
     logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
-    write_json(made.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind))
-    write_json(made.inference, inference(tuple(networks)))
-    write_text(made.card, model_card(read_run(run), len(scans)))
+    write_json(target.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind))
+    write_json(target.inference, inference(tuple(networks)))
+    write_text(target.card, model_card(read_run(run), len(scans)))
     return bundle
-
-
-def _salt(networks: Mapping[int, LoadedModel]) -> str:
-    """From the weights, so that two exports of a run are alike and those of two runs are not."""
-    digests = " ".join(str(one.description["weights"]["sha256"]) for one in networks.values())
-    return hashlib.sha256(digests.encode()).hexdigest()[:16]
 
 
 def _people_of_class(run: RunLayout, task: Task) -> Iterable[str]:
@@ -217,14 +213,14 @@ def metadata(
     kind: ImageKind = T1W,
 ) -> dict[str, Any]:
     """``metadata.json``: the keys that MONAI asks for, and the section of Heatlas."""
-    said = " or ".join(task.outputs)
+    outputs = " or ".join(task.outputs)
     facts = dict(bundle.facts)
     facts["reference"] = {**facts["reference"], "mean_logits": dict(logits)}
     return {
         "version": heatlas.__version__,
         **{key: importlib.metadata.version(name) for key, name in PACKAGES.items()},
         "required_packages_version": {"heatlas": heatlas.__version__},
-        "task": f"{said} from {kind.images}",
+        "task": f"{outputs} from {kind.images}",
         "description": f"{len(bundle.folds)} networks ({network.family.name}) of one run of Heatlas, one per fold; "
         "their mean logits answer.",
         "intended_use": "Research only; no medical device.",
@@ -288,11 +284,11 @@ def require_nameless(folder: Path, run: RunLayout) -> None:
     names |= {str(run.root), str(Path.home())} - {"/"}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         content = path.read_bytes()
-        found = next((name for name in sorted(names) if name.encode() in content), None)
-        if found is None and path.suffix in TEXTS:
-            found = spelled_in(content.decode(), {scan.participant_id for scan in scans})
-        if found:
+        named = next((name for name in sorted(names) if name.encode() in content), None)
+        if named is None and path.suffix in TEXTS:
+            named = spelled_in(content.decode(), {scan.participant_id for scan in scans})
+        if named:
             raise BadInputError(
-                f"{path.relative_to(folder)} would name {found}, in this or another spelling. Take it out of the "
+                f"{path.relative_to(folder)} would name {named}, in this or another spelling. Take it out of the "
                 "settings of the run (such as cohort.include or report.title) and run heatlas run again."
             )

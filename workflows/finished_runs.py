@@ -180,13 +180,13 @@ def comparison_page(runs: pd.DataFrame, maps: pd.DataFrame, regions: pd.DataFram
 
     `runs`, `maps`, `regions`: of `pipeline.statistics.comparison.runs`. `pairs`: ``mcnemar.tsv``.
     """
-    known = runs[runs["balanced_accuracy"].notna()]
+    measured = runs[runs["balanced_accuracy"].notna()]
     rows = [
         IntervalRow(
-            f"{one['run']} ({one['architecture']})", f"n = {one['n_participants']}",
-            float(one["balanced_accuracy"]), float(one["ci_low"]), float(one["ci_high"]),
+            f"{row['run']} ({row['architecture']})", f"n = {row['n_participants']}",
+            float(row["balanced_accuracy"]), float(row["ci_low"]), float(row["ci_high"]),
         )
-        for _, one in known.iterrows()
+        for _, row in measured.iterrows()
     ]  # fmt: skip
     picture = draw_intervals(rows, "Balanced accuracy", "Balanced accuracy of each run", 0.5) if rows else None
     ordered = regions.sort_values("spearman", ascending=False, na_position="last", kind="stable")
@@ -245,7 +245,6 @@ def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> li
 
 
 def draw_sections(layout: RunLayout, gallery: Gallery) -> tuple[str, ...]:
-    """Write the figures of the report's index; return the faults."""
     return finished_sections(Material(read_run(layout), gallery), [section.id for section in QUESTIONS]).faults
 
 
@@ -257,9 +256,9 @@ def draw_maps(layout: RunLayout, gallery: Gallery, name: str) -> tuple[str, ...]
     if len(run.map_groups) == 2:
         shown["-minus-".join(run.map_groups)] = class_difference(material, name)
     with house_style():
-        for group, one in ((group, one) for group, one in shown.items() if one is not None):
+        for group, average in ((group, average) for group, average in shown.items() if average is not None):
             for view in VIEWS if is_mni(run.layout.space) else ("slices",):  # the others are of MNI space
-                figure = draw_group_maps([(one, (view,))], material.backdrop)
+                figure = draw_group_maps([(average, (view,))], material.backdrop)
                 title = f"map-{name}_group-{quote(group, safe='')}_view-{view}"
-                gallery.add(figure, title, one.title, one.title, "png")
+                gallery.add(figure, title, average.title, average.title, "png")
     return tuple(material.faults.said)

@@ -98,7 +98,7 @@ def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
     Traceback (most recent call last):
     heatlas.pipeline.run.errors.UsageError: heatlas.evaluate: there is no option method. Did you mean methods?
     """
-    options = {one.name: one for one in options_of(record)}
+    options = {option.name: option for option in options_of(record)}
     for name in values:
         if name not in options:
             raise UsageError(f"heatlas.{record.name}: there is no option {name}.{did_you_mean(nearest(name, options))}")
@@ -106,26 +106,25 @@ def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
     return record(**{name: _typed(options[name], value) for name, value in given.items()})
 
 
-def _typed(one: dataclasses.Field[Any], value: Any) -> Any:
-    """The value of an option, of its type."""
-    if one.metadata.get("action") == "store_true":
+def _typed(option: dataclasses.Field[Any], value: Any) -> Any:
+    if option.metadata.get("action") == "store_true":
         if value is not True:
-            raise UsageError(f"{one.name} = {value!r}: must be True or False.")
+            raise UsageError(f"{option.name} = {value!r}: must be True or False.")
         return True
-    if "nargs" in one.metadata:
+    if "nargs" in option.metadata:
         items = value if isinstance(value, list | tuple) else [value]
-        return tuple(_typed_item(one, item) for item in items)
-    return _typed_item(one, value)
+        return tuple(_typed_item(option, item) for item in items)
+    return _typed_item(option, value)
 
 
-def _typed_item(one: dataclasses.Field[Any], value: Any) -> Any:
-    choices = one.metadata.get("choices")
+def _typed_item(option: dataclasses.Field[Any], value: Any) -> Any:
+    choices = option.metadata.get("choices")
     try:
-        typed = one.metadata.get("type", str)(str(value))
+        typed = option.metadata.get("type", str)(str(value))
     except (ValueError, argparse.ArgumentTypeError) as error:
-        raise UsageError(f"{one.name} = {value!r}: cannot be used ({error}).") from None
+        raise UsageError(f"{option.name} = {value!r}: cannot be used ({error}).") from None
     if choices and typed not in choices:
-        raise UsageError(f"{one.name} = {value!r}: must be one of {', '.join(choices)}.")
+        raise UsageError(f"{option.name} = {value!r}: must be one of {', '.join(choices)}.")
     return typed
 
 

@@ -199,7 +199,6 @@ class Ready:
 
 
 def stages_until(last: str) -> tuple[str, ...]:
-    """The stages of a run that stops after `last`."""
     return STAGES[: STAGES.index(last) + 1]
 
 
@@ -373,7 +372,7 @@ def _reference_notes(config: Config) -> list[str]:
         return []
     from heatlas.pipeline.explaining.controls import note_on_mean  # torch takes a second
 
-    return [said] if (said := note_on_mean(config)) else []
+    return [note] if (note := note_on_mean(config)) else []
 
 
 def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> list[str]:

@@ -106,8 +106,8 @@ def train(work: Work) -> Result:
     trained = [fold.index for fold, outcome in zip(split.folds, firsts, strict=True) if outcome.ok]
     applied = apply_networks(work, work.outside("registration"), trained)
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
-    beside = compare_with_baselines(work, scans, PackedAtlas.of(atlas))
-    return Result([*carried, *outcomes, *applied], step_done=beside)
+    baselines = compare_with_baselines(work, scans, PackedAtlas.of(atlas))
+    return Result([*carried, *outcomes, *applied], step_done=baselines)
 
 
 def explain(work: Work) -> Result:

@@ -36,7 +36,9 @@ from heatlas.pipeline.run.config.settings import TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, map_label, sidecar
 from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.host import kept_memory, on_host
+from heatlas.pipeline.run.work.unit import Unit, keyed, unkeyed
 
 PREDICTED = "predicted"
 """Target: the class that the network gives the scan."""
@@ -107,21 +109,29 @@ EVIDENCE_ACCOUNT = (
 """What an evidence map must add up to, by how much it does not, and by how much its points alone did not."""
 
 
-@dataclass(frozen=True)
-class ScanToExplain:
+def _versions(networks: Sequence[Network], digests: DigestCache) -> dict[str, str]:
+    versions = {}
+    for network in networks:
+        versions[f"weights-{network.fold}"] = network.weights_digest
+        versions[f"description-{network.fold}"] = digests.digest(network.files.description)
+        for place, control in enumerate(network.controls):
+            versions[f"reference-{network.fold}-{place}"] = control.digest
+    return versions
+
+
+class ScanToExplain(Unit):
     """All that a worker needs to explain one scan.
 
     `networks`: None has seen the participant. With several, the maps are means; see `pipeline.attribution.records`.
-    Each with the controls that it compares the scan with. `training`: for the device, which the worker chooses: it may
-    see a GPU where the process that makes the jobs sees none. `atlas`: regions that the maps are summed over.
+    Each with the controls that it compares the scan with. `atlas`: regions that the maps are summed over.
     """
 
-    scan: Scan
-    files: ScanFiles
-    networks: tuple[Network, ...]
-    explanations: tuple[Explanation, ...]
-    training: TrainingConfig
-    atlas: PackedAtlas
+    scan: Scan = keyed(lambda scan: [scan.participant_id, scan.session_id, scan.scan_id])
+    explanations: tuple[Explanation, ...] = keyed(lambda explanations: [asked.version for asked in explanations])
+    networks: tuple[Network, ...] = keyed(lambda networks: [network.fold for network in networks], inputs=_versions)
+    files: ScanFiles = keyed("resolution_mm", inputs={"seen": "seen"})
+    atlas: PackedAtlas = keyed("version")
+    training: TrainingConfig = unkeyed("for the device, which the worker chooses: it may be the only one with a GPU")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from heatlas.pipeline.cohort.people.persons import known_among
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split, known_to_network
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.controls import controls_of
 from heatlas.pipeline.explaining.explained_scan import PREDICTED, Explanation, asked_for, map_outputs
 from heatlas.pipeline.explaining.scan_jobs import JobMaker, require_all_defined, require_listed, usual_start
@@ -30,7 +30,6 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
 from heatlas.pipeline.run.layout.scan_files import settings_for
 from heatlas.pipeline.run.tables import REMEDY
-from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 
 STAGE = "explanations"
@@ -79,17 +78,8 @@ class ExplanationRequest:
     scans: tuple[str, ...] = ()
 
 
-def show_scans(
-    layout: ExplanationLayout,
-    request: ExplanationRequest,
-    scans: Sequence[Scan],
-    split: Split,
-    atlas: Atlas,
-    config: Config,
-    executor: Executor,
-    digests: DigestCache,
-) -> list[Outcome]:
-    """Write maps, region sums and tables of kept scans of a run; one outcome per method and chosen scan.
+def show_scans(work: Work, request: ExplanationRequest, atlas: Atlas) -> list[Outcome]:
+    """Write maps, region sums and tables of the scans of a run; one outcome per method and chosen scan.
 
     Nothing is written before the whole request has been checked.
 
@@ -97,7 +87,8 @@ def show_scans(
     explain. Raises BadInputError if a network cannot be read, or was trained on one of its test participants in
     ``splits.tsv``.
     """
-    able, closed = explainable(layout, scans, split, config)
+    layout, config, scans = ExplanationLayout(work.layout.root), work.config, work.scans
+    able, closed = explainable(work)
     chosen = chosen_scans(request, scans, able, closed)
     networks = {fold: load_model(layout.fold(fold)) for fold in sorted({able[scan.scan_id] for scan in chosen})}
     for fold, network in networks.items():
@@ -115,8 +106,9 @@ def show_scans(
             f"{layout.fold(first).description}: the network tells {' from '.join(networks[first].classes)}, and "
             f"{task_of(config.cohort).explained}, the positive class in {layout.config.name}, is neither. {REMEDY}"
         )
-    there = [scan for scan in scans if not _lacking(layout, scan, config)]
-    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, digests, controls_of(there, split, config))
+    there = [scan for scan in scans if not _lacking(work, scan)]
+    controls = controls_of(there, work.split, config)
+    maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, work.digests, controls)
     explanations = checked_explanations(request, networks[first], config)
     loaded = networks[first]
     require_all_defined(loaded.model, loaded.input, maker.atlas, explanations)
@@ -124,9 +116,9 @@ def show_scans(
         {scan.scan_id: _job(maker, asked, scan, able[scan.scan_id]) for scan in scans if scan.scan_id in able}
         for asked in explanations
     ]
-    digests.save()
+    work.digests.save()
     wanted = [by_scan[scan.scan_id] for by_scan in jobs for scan in chosen]
-    outcomes = run_jobs(layout, wanted, executor, "explanations")  # in one go: failures of all methods are listed
+    outcomes = run_jobs(layout, wanted, work.executor, "explanations")  # in one go: failures of all methods are listed
     for asked, by_scan in zip(explanations, jobs, strict=True):
         _write_tables(layout, asked, by_scan.values())
     return outcomes
@@ -215,13 +207,12 @@ SEEN = "every network has seen its participant."
 """Why a scan is not explained though nothing is missing."""
 
 
-def explainable(
-    layout: ExplanationLayout, scans: Sequence[Scan], split: Split, config: Config
-) -> tuple[dict[str, int], dict[str, str]]:
+def explainable(work: Work) -> tuple[dict[str, int], dict[str, str]]:
     """Fold by scan id, of registered scans with a trained network that has not seen them; why not, of the others."""
+    layout, split = work.layout, work.split
     able, closed = {}, {}
     in_a_fold = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
-    for scan in scans:
+    for scan in work.scans:
         fold = unseen_fold(split, scan.participant_id)
         if scan.label is not None and scan.participant_id not in in_a_fold:
             closed[scan.scan_id] = (
@@ -231,20 +222,15 @@ def explainable(
             )
         elif fold is None:
             closed[scan.scan_id] = SEEN
-        elif lacking := [
-            *_lacking(layout, scan, config),
-            *(path for path in [layout.fold(fold).description] if not path.is_file()),
-        ]:
+        elif lacking := _lacking(work, scan, layout.fold(fold).description):
             closed[scan.scan_id] = f"{lacking[0]} is missing. Repeat the command that made this run."
         else:
             able[scan.scan_id] = fold
     return able, closed
 
 
-def _lacking(layout: ExplanationLayout, scan: Scan, config: Config) -> list[Path]:
-    """Files of a registered scan that are missing."""
-    files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-    return [path for path in files.seen if not path.is_file()]
+def _lacking(work: Work, scan: Scan, *further: Path) -> list[Path]:
+    return [path for path in (*work.files(scan).seen, *further) if not path.is_file()]
 
 
 def _require_unseen(layout: ExplanationLayout, scans: Sequence[Scan], fold: int, loaded: LoadedModel) -> None:

@@ -10,7 +10,6 @@ which changes their sums where the scan is stretched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +30,8 @@ from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import shown_as
-from heatlas.pipeline.run.work.digests import unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, record_failures, run_jobs, run_step
+from heatlas.pipeline.run.work.jobs import Outcome, record_failures, run_jobs, run_step
+from heatlas.pipeline.run.work.unit import Unit, keyed, keyed_file
 
 STAGE = "own-regions"
 
@@ -56,15 +55,15 @@ OWN_REGIONS_TABLE = Table(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class OwnRegions:
-    """What the job of one scan needs."""
+class OwnRegions(Unit):
+    """What the job of one scan needs; `version` is that of its maps."""
 
-    scan: Scan
-    files: ScanFiles
-    labels: Path
     maps: tuple[str, ...]
-    label_table: Path | None = None
+    files: ScanFiles = keyed("resolution_mm", inputs={"warp": "warp", "affine": "affine_transform"})
+    scan: Scan = keyed("scan_id", "entry")
+    labels: Path = keyed_file("labels")
+    version: str = keyed(inputs=lambda version, _: {"maps": version})
+    label_table: Path | None = keyed_file("label table", default=None)
 
 
 def own_rows(
@@ -139,15 +138,10 @@ def add_own_regions(work: Work, scans: Sequence[Scan], map_names: Sequence[str])
     jobs = []
     for scan in (scan for scan in kept if scan.scan_id in found):
         files = work.files(scan)
-        table = table_beside(found[scan.scan_id], input_root)
-        task = OwnRegions(scan, files, found[scan.scan_id], tuple(map_names), table)
-        inputs = {"labels": digests.digest(task.labels), "warp": digests.digest(files.warp),
-                  "affine": digests.digest(files.affine_transform),
-                  "maps": map_version(work, scan, map_names),
-                  **({"label table": digests.digest(table)} if table else {})}  # fmt: skip
-        key = unit_key(inputs, [list(map_names), files.resolution_mm, scan.scan_id, scan.entry], sum_own_regions)
+        labels, version = found[scan.scan_id], map_version(work, scan, map_names)
+        task = OwnRegions(tuple(map_names), files, scan, labels, version, table_beside(labels, input_root))
         outputs = {"table": files.own_region_table, "columns": files.own_region_table.with_suffix(".json")}
-        jobs.append(Job(STAGE, files.name, key, outputs, sum_own_regions, (task,)))
+        jobs.append(task.job(STAGE, files.name, outputs, digests, sum_own_regions))
     if not jobs:
         OWN_REGIONS_TABLE.remove(layout)
         layout.receipt("steps", STAGE).unlink(missing_ok=True)

@@ -33,7 +33,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import HeatlasError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import LRP, ScanFiles, names_of, settings_for
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job
 
 
@@ -63,25 +63,14 @@ class JobMaker:
 
         Raises BadInputError if something that is asked compares with controls, and a network was trained without any.
         """
-        files = self.files(scan)
-        inputs = {"seen": self.digests.joined(files.seen)}
         networks = []
         for fold in folds:
             model = self.layout.fold(fold)
             controls = self._controls(fold, scan, explanations)
             networks.append(Network(fold, model, self.digests.digest(model.weights), controls))
-            inputs |= {f"reference-{fold}-{place}": one.digest for place, one in enumerate(controls)}
-            inputs[f"weights-{fold}"] = networks[-1].weights_digest
-            inputs[f"description-{fold}"] = self.digests.digest(model.description)
-        identity = [scan.participant_id, scan.session_id, scan.scan_id]
-        asked = [explanation.version for explanation in explanations]
-        modules = sorted({explanation.module for explanation in explanations})
-        key = unit_key(
-            inputs, [identity, asked, list(folds), files.resolution_mm, self.atlas.version], explain_scan, *modules,
-            *code_of(self.config.model),
-        )  # fmt: skip
-        task = ScanToExplain(scan, files, tuple(networks), explanations, self.config.training, self.atlas)
-        return Job(self.stage, unit, key, outputs, explain_scan, (task,), on_gpu=True)
+        task = ScanToExplain(scan, explanations, tuple(networks), self.files(scan), self.atlas, self.config.training)
+        code = [*{explanation.module for explanation in explanations}, *code_of(self.config.model)]
+        return task.job(self.stage, unit, outputs, self.digests, explain_scan, *code, on_gpu=True)
 
     def _controls(self, fold: int, scan: Scan, explanations: Sequence[Explanation]) -> tuple[Control, ...]:
         if not any(asked.entry.needs_reference for asked in explanations):

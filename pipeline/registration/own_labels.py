@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +31,8 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import counted, shown_as, without_home
-from heatlas.pipeline.run.work.digests import unit_key
-from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Job, Outcome, record_failures, run_jobs
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Outcome, record_failures, run_jobs
+from heatlas.pipeline.run.work.unit import Unit, keyed, keyed_file
 
 log = logging.getLogger("heatlas")
 STAGE = "own-labels"
@@ -44,15 +43,20 @@ _OF_SUBJECT = ("orig.mgz", "T1.mgz", "brain.mgz")
 """Images of the `mri` folder of a subject, on whose grid its segmentation lies."""
 
 
-@dataclass(frozen=True)
-class OwnLabels:
-    """What the job of one scan needs: the regions that masks are made of, with their numbers, and what networks see."""
+class OwnLabels(Unit):
+    """What the job of one scan needs: the regions that masks are made of, with their numbers, and what networks see.
 
-    files: ScanFiles
-    labels: Path
+    `registration`: files that the labels are carried by.
+    """
+
+    labels: Path = keyed_file("labels")
     regions: tuple[tuple[str, tuple[int, ...]], ...]
+    files: ScanFiles = keyed("resolution_mm")
     placed: bool
     seen: Box | None = None
+    registration: Sequence[Path] = keyed(
+        inputs=lambda used, digests: {"registration": digests.joined(used)}, default=()
+    )
 
 
 def labels_in_template(
@@ -150,12 +154,10 @@ def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> 
             files.own_labels.unlink(missing_ok=True)  # of an earlier run, with other input
             continue
         path = labels[scan.scan_id]
-        numbers = region_numbers(path, input_root, config.objective.regions)
-        task = OwnLabels(files, path, numbers, scan.entry == "template", seen)
-        used = [files.brain_mask] if task.placed else [files.brain_mask, files.warp, files.affine_transform]
-        inputs = {"labels": digests.digest(path), "registration": digests.joined(used)}
-        key = unit_key(inputs, [task.regions, files.resolution_mm, task.placed, seen], carry)
-        jobs.append(Job(STAGE, files.name, key, {"labels": files.own_labels}, carry, (task,)))
+        regions, placed = region_numbers(path, input_root, config.objective.regions), scan.entry == "template"
+        used = [files.brain_mask] if placed else [files.brain_mask, files.warp, files.affine_transform]
+        task = OwnLabels(path, regions, files, placed, seen, used)
+        jobs.append(task.job(STAGE, files.name, {"labels": files.own_labels}, digests, carry))
     outcomes = run_jobs(layout, jobs, work.executor, "own labels") if jobs else []
     guided = 0
     for outcome in outcomes:

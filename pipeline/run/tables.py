@@ -44,7 +44,6 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically, as UTF-8."""
     write_bytes(path, text.encode())
 
 
@@ -86,7 +85,6 @@ def guarded(text: str) -> str:
 
 
 def unguarded(text: str) -> str:
-    """The text that `guarded` was given."""
     return text[1:] if _GUARDED.match(text) else text
 
 
@@ -116,13 +114,7 @@ def read_table(path: Path, required: Sequence[str] = (), text_columns: Sequence[
         wanted = CLASS_COLUMNS | set(text_columns)
         as_text = {name: str for name in header if name.endswith("_id") or unguarded(name) in wanted}
         frame = pd.read_csv(
-            path,
-            sep="\t",
-            dtype=as_text,
-            na_values=[MISSING],
-            keep_default_na=False,
-            encoding="utf-8-sig",
-            **_EXACT,
+            path, sep="\t", dtype=as_text, na_values=[MISSING], keep_default_na=False, encoding="utf-8-sig", **_EXACT
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().replace("\n", " ")
@@ -153,7 +145,6 @@ def require_whole(path: Path) -> None:
 
 
 def require_filled(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Refuse an empty cell."""
     for column in columns:
         _refuse(path, frame, column, frame[column].isna(), "is missing")
 

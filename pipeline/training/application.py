@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -31,11 +30,12 @@ from heatlas.pipeline.models.storage import load_model, require_family
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
+from heatlas.pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
+from heatlas.pipeline.run.work.unit import Unit, keyed
 from heatlas.pipeline.training.answers import NO_CONTROL, positive_probability
 from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
 
@@ -78,17 +78,19 @@ PREDICTIONS_APPLIED_TABLE = Table(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class NetworkTask:
+class NetworkTask(Unit):
     """Input of a worker that applies one network.
 
-    `scans`: registered; of participants the network was not trained or selected with.
+    `scans`: registered; of participants the network was not trained or selected with. `files`: one per scan.
     """
 
-    layout: RunLayout
+    scans: tuple[Scan, ...] = keyed(lambda scans: [scan.scan_id for scan in scans])
     fold: int
-    scans: tuple[Scan, ...]
-    config: Config
+    config: Config = keyed("training.device", "registration.resolution_mm")
+    network: FoldFiles = keyed(inputs={"weights": "weights", "description": "description"})
+    files: tuple[ScanFiles, ...] = keyed(
+        inputs=lambda files, digests: {one.name: digests.joined(one.seen) for one in files}
+    )
 
 
 def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) -> list[Outcome]:
@@ -167,16 +169,10 @@ def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.Da
 
 
 def _job(work: Work, fold: int, scans: tuple[Scan, ...]) -> Job:
-    config, digests = work.config, work.digests
-    model = work.layout.fold(fold)
-    inputs = {"weights": digests.digest(model.weights), "description": digests.digest(model.description)}
-    for scan in scans:
-        inputs[scan.name] = digests.joined(work.files(scan).seen)
-    parameters = [[scan.scan_id for scan in scans], fold, config.training.device, config.registration.resolution_mm]
-    key = unit_key(inputs, parameters, ask_network, *code_of(config.model))
+    model, code = work.layout.fold(fold), code_of(work.config.model)
+    task = NetworkTask(scans, fold, work.config, model, tuple(map(work.files, scans)))
     outputs = {"table": model.predictions_applied, "columns": model.predictions_applied.with_suffix(".json")}
-    task = NetworkTask(work.layout, fold, scans, config)
-    return Job(STAGE, model.folder.name, key, outputs, ask_network, (task,), on_gpu=True)
+    return task.job(STAGE, model.folder.name, outputs, work.digests, ask_network, *code, on_gpu=True)
 
 
 @kept_memory()
@@ -186,14 +182,12 @@ def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
 
     Raises BadInputError if a scan cannot be read, or the network was trained or selected with its participant.
     """
-    model = task.layout.fold(task.fold)
-    device = chosen_device(task.config.training)
+    model, device = task.network, chosen_device(task.config.training)
     loaded = load_model(model, device)
     require_family(loaded, task.config.model, model)
     require_unseen(loaded.description, str(model.description), [scan.participant_id for scan in task.scans])
     rows = []
-    for scan in task.scans:
-        files = task.layout.scan(scan.participant_id, scan.session_id, loaded.input.resolution_mm)
+    for scan, files in zip(task.scans, task.files, strict=True):
         volume = torch.from_numpy(read_channels(files, loaded.input)).to(device)
         logits = logits_of(loaded, volume[None])
         control = str(loaded.description.get("control", NO_CONTROL))

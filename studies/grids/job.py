@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import write_table
 from heatlas.pipeline.run.work.host import kept_memory
+from heatlas.pipeline.run.work.unit import Unit, keyed, unkeyed
 from heatlas.studies.grids.directions import KIND_OF
 from heatlas.studies.grids.grid_scores import GRID_COLUMNS, GridMethod, Setting, grid_scores, is_local
 from heatlas.studies.grids.layout import Grid, Kind, Layout, Shape
@@ -52,24 +52,31 @@ JOB_COLUMNS = (*GRID_COLUMNS, "local")
 FOCUS = "lrp focus"
 
 
-@dataclass(frozen=True)
-class GridToScore:
+class GridToScore(Unit):
     """All that a worker needs to score one grid.
 
-    `number`: number of the grid among all. `files`: files of the scan in each cell. `network`: has seen none of them,
-    with the controls of its fold. `training`: for the device. `every`: every stage, instead of the input and the last.
+    `number`: number of the grid among all. `files`: files of the scan in each cell. `every`: every stage, instead of
+    the input and the last. `network`: has seen none of the scans, with the controls of its fold.
     """
 
     number: int
-    grid: Grid
-    files: tuple[ScanFiles, ...]
-    network: Network
-    explanations: tuple[Explanation, ...]
-    training: TrainingConfig
-    atlas: PackedAtlas
+    grid: Grid = keyed(dataclasses.astuple)
+    files: tuple[ScanFiles, ...] = keyed(
+        lambda cells: [files.name for files in cells],
+        inputs=lambda cells, digests: {f"cell {n}": digests.joined(files.seen) for n, files in enumerate(cells)},
+    )
     every: bool
     seed: int
-    settings: GridsConfig
+    settings: GridsConfig = keyed(dataclasses.astuple)
+    explanations: tuple[Explanation, ...] = keyed(lambda explanations: [asked.version for asked in explanations])
+    network: Network = keyed(
+        inputs=lambda network, _: {
+            "weights": network.weights_digest,
+            **{f"control {place}": control.digest for place, control in enumerate(network.controls)},
+        }
+    )
+    training: TrainingConfig = unkeyed("for the device")
+    atlas: PackedAtlas = unkeyed("no grid is made for methods that need its regions")
 
 
 def layout_of(kind: Kind, settings: GridsConfig) -> Layout:

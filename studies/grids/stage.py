@@ -30,14 +30,14 @@ from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
-from heatlas.pipeline.models.families.registry import code_of, family_of
+from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.studies.grids.directions import (
@@ -282,25 +282,14 @@ class GridJobs(Judge):
         """The unit of work of one grid."""
         cohort, grid = self.cohort, planned.grid
         assert grid is not None
-        scans = [cohort.scans[place] for place in grid.scans]
-        files, network = tuple(map(self._files, scans)), self._network(scans[grid.cell], REAL)
+        scans, config = [cohort.scans[place] for place in grid.scans], cohort.config
         task = GridToScore(
-            number, grid, files, network, self.explanations, cohort.config.training, cohort.atlas, every,
-            cohort.config.seed, cohort.config.evaluation.grids,
+            number, grid, tuple(map(self._files, scans)), every, config.seed, config.evaluation.grids,
+            self.explanations, self._network(scans[grid.cell], REAL), config.training, cohort.atlas,
         )  # fmt: skip
-        inputs = {"weights": network.weights_digest}
-        for place, scan_files in enumerate(files):
-            inputs[f"cell {place}"] = self.digests.joined(scan_files.seen)
-        inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
-        facts = [
-            number, dataclasses.astuple(grid), [scan.name for scan in scans], every, cohort.config.seed,
-            dataclasses.astuple(cohort.config.evaluation.grids), [asked.version for asked in self.explanations],
-        ]  # fmt: skip
-        modules = sorted({asked.module for asked in self.explanations})
-        key = unit_key(inputs, facts, score_grid, *modules, *code_of(cohort.config.model))
         unit = f"{cohort.name}_{grid.kind}-{number:04d}"
         outputs = {name: cohort.layout.grid_file(unit, name) for name in ("scores", "invariance", "pictures")}
-        return Job(STAGE, unit, key, outputs, score_grid, (task,), on_gpu=True)
+        return task.job(STAGE, unit, outputs, self.digests, score_grid, *self._code, on_gpu=True)
 
 
 def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:

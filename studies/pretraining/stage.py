@@ -10,7 +10,6 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +29,11 @@ from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.host import kept_memory, on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
+from heatlas.pipeline.run.work.unit import Unit, keyed, unkeyed
 from heatlas.pipeline.training.objectives.records import Objective
 from heatlas.pipeline.training.progress import CurveOnTerminal, TensorBoardEvents, checkpoint_path, remove_checkpoint
 from heatlas.pipeline.training.stage import registered_versions
@@ -173,21 +173,24 @@ def validation_count(people: int, fraction: float) -> int:
     return max(2, round(people * fraction))
 
 
-@dataclass(frozen=True)
-class PretrainingTask:
+class PretrainingTask(Unit):
     """Input of the worker; picklable.
 
-    `scans`: registered. `validation`: participants whose scans are not learned from. `tail`: participants with the
-    lowest temperature.
+    `validation`: participants whose scans are not learned from. `tail`: participants with the lowest temperature.
+    `versions`: digests of the files of the scans, by name. `scans`: registered.
     """
 
-    layout: RunLayout
-    scans: tuple[Scan, ...]
+    config: Config = keyed(
+        "model", "training", lambda config: dataclasses.replace(config.pretraining, without=""),
+        "registration.resolution_mm",
+    )  # fmt: skip
     validation: tuple[str, ...]
-    spec: NetworkInput
-    config: Config
     seed: int
-    tail: tuple[str, ...] = ()
+    tail: tuple[str, ...]
+    versions: Mapping[str, str] = keyed(inputs=lambda versions, _: versions)
+    scans: tuple[Scan, ...] = unkeyed("what is read of them are their versions")
+    spec: NetworkInput = unkeyed("follows from the settings")
+    layout: RunLayout = unkeyed("a run may be moved")
 
     @property
     def checkpoint(self) -> Path:
@@ -213,23 +216,9 @@ def pretrain(
     spec = configured_input(config)
     family_of(config.model).require_fits(spec.shape, config.model)
     scans, validation = parts_of(config, scans)
-    task = PretrainingTask(
-        layout, scans, validation, spec, config, derived_seed(config.seed, STAGE), tail_people(config, scans)
-    )
-    versions = registered_versions(layout, scans, config, digests)
-    settings = dataclasses.replace(config.pretraining, without="")
-    parameters = [
-        config.model,
-        config.training,
-        settings,
-        config.registration.resolution_mm,
-        task.validation,
-        task.seed,
-        task.tail,
-    ]
-    key = unit_key(
-        {scan.name: versions[scan.name] for scan in scans}, parameters, train_backbone, *code_of(config.model)
-    )
+    seed, versions = derived_seed(config.seed, STAGE), registered_versions(layout, scans, config, digests)
+    task = PretrainingTask(config, validation, seed, tail_people(config, scans), versions, scans, spec, layout)
+    key = task.key(digests, train_backbone, *code_of(config.model))
     outputs = {name: getattr(layout.backbone, name) for name in ("weights", "description", "history")}
     outputs["history_columns"] = outputs["history"].with_suffix(".json")
     job = Job(STAGE, "backbone", key, outputs, train_backbone, (task, key), on_gpu=True)

@@ -19,6 +19,7 @@ from heatlas.pipeline.attribution.perturbation.masking import Occlusion
 from heatlas.pipeline.attribution.records import LEDGER_TABLE
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.on_demand import (
     EXPLAINED_BILATERAL_TABLE,
     EXPLAINED_REGIONS_TABLE,
@@ -60,7 +61,7 @@ def show(layout: ExplanationLayout, *methods: str, **request: object) -> list[Ou
     with ThreadPoolExecutor(1) as executor:
         digests = DigestCache(layout.digests)
         asked = ExplanationRequest(methods, **request)  # type: ignore[arg-type]
-        return show_scans(layout, asked, SCANS, SPLIT, ATLAS, CONFIG, executor, digests)
+        return show_scans(Work(layout, layout.root, CONFIG, tuple(SCANS), SPLIT, executor, digests), asked, ATLAS)
 
 
 def expected(layout: ExplanationLayout, scan: Scan, fold: int, target: int, method, stage: int) -> np.ndarray:

@@ -136,7 +136,7 @@ def test_a_segmentation_in_another_space_is_refused(tmp_path) -> None:
     files.brain_mask.parent.mkdir(parents=True)
     nib.save(nib.Nifti1Image(brain, GRID.affine), files.brain_mask)
     scan = Scan("sub-1", None, "1", "sub-1/mri/brain.mgz", entry="template")
-    task = OwnRegions(scan, files, segmentation(tmp_path / "aparc+aseg.mgz", np.array([60.0, 0, 0])), ())
+    task = OwnRegions((), files, scan, segmentation(tmp_path / "aparc+aseg.mgz", np.array([60.0, 0, 0])), "")
     with pytest.raises(BadInputError, match=r"the segmentation of the scan: \d+ % of it lies outside the brain"):
         sum_own_regions({}, task)
 

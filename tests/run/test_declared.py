@@ -14,6 +14,7 @@ import pytest
 from heatlas.pipeline.run.declared import MEANINGS, Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
+from heatlas.pipeline.run.layout.scan_files import PathIn
 from heatlas.reports.read.run_files import DECLARED
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +116,7 @@ def test_the_table_of_one_scan_lacks_some_columns_and_all_that_is_said_of_them(t
 def test_a_layout_repeats_no_path_that_a_table_has() -> None:
     layout = RunLayout(Path("run"))
     tables = {table.path(layout): table.name for table in DECLARED}
-    members = [name for name, member in vars(RunLayout).items() if isinstance(member, property)]
+    members = [name for name, member in vars(RunLayout).items() if isinstance(member, (property, PathIn))]
     assert {name for name in members if getattr(layout, name) in tables} == {"failures"}  # another for each command
 
 

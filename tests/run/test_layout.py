@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import PathIn
 
 
 @pytest.mark.parametrize("group", ["AD", "CN/SMC", "../up", "≥65", "a b"])
@@ -22,5 +23,5 @@ def test_names_of_groups_stay_apart_and_plain_ones_as_they_are():
 
 
 def test_no_path_of_a_run_hides_another() -> None:
-    own = [name for name, value in vars(RunLayout).items() if isinstance(value, property)]
+    own = [name for name, value in vars(RunLayout).items() if isinstance(value, (property, PathIn))]
     assert not [name for name in own for parent in RunLayout.__mro__[1:] if name in vars(parent)]

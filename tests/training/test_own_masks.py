@@ -99,7 +99,7 @@ def test_planted_labels_arrive_where_affine_and_warp_take_them_with_left_and_rig
     labels = planted_in(shape, STORED_AXES)
     path = tmp_path / "aparc+aseg.nii.gz"
     nib.save(nib.Nifti1Image(labels, STORED_AXES), path)
-    carry({"labels": tmp_path / "own.nii.gz"}, OwnLabels(files, path, (("Hippocampus", (17, 53)),), placed=False))
+    carry({"labels": tmp_path / "own.nii.gz"}, OwnLabels(path, (("Hippocampus", (17, 53)),), files, placed=False))
     found = np.asarray(nib.load(tmp_path / "own.nii.gz").dataobj)
 
     centres = nib.affines.apply_affine(GRID.affine, np.moveaxis(np.indices(GRID.shape), 0, -1))
@@ -123,7 +123,7 @@ def test_labels_in_another_space_are_refused_by_their_share_outside_the_brain(tm
     path = tmp_path / "x_dseg.nii.gz"
     nib.save(nib.Nifti1Image(planted_in(GRID.shape, GRID.affine), GRID.affine), path)
     with pytest.raises(BadInputError, match=r"the label image of the scan: \d+ % of it lies outside the brain"):
-        carry({"labels": tmp_path / "own.nii.gz"}, OwnLabels(files, path, (("Hippocampus", (17,)),), placed=True))
+        carry({"labels": tmp_path / "own.nii.gz"}, OwnLabels(path, (("Hippocampus", (17,)),), files, placed=True))
 
 
 def write_own(layout: RunLayout, name: str, labels: np.ndarray) -> None:

@@ -207,7 +207,7 @@ def test_a_backbone_with_temperatures_by_class_knows_labels(tmp_path, schedule, 
     """So no network on shuffled labels may stand on it."""
     own = config(schedule=schedule, tail_classes=list(tail))
     scans = tuple(cohort(AD=2, CN=2))
-    task = PretrainingTask(RunLayout(tmp_path), scans, ("sub-AD00",), configured_input(own), own, 1, ())
+    task = PretrainingTask(own, ("sub-AD00",), 1, (), {}, scans, configured_input(own), RunLayout(tmp_path))
     description = _description(task, Trained(BestEpoch(), (), {}), torch.device("cpu"))
     write_json(task.layout.backbone.description, description)
     assert knows_labels(ProbeConfig(backbone=str(tmp_path))) == (schedule == "by-class")
@@ -243,7 +243,7 @@ def test_the_temperature_of_a_person_is_that_of_the_class_in_the_stage_and_its_h
     """People are numbered by name, so those with AD come first."""
     settings = {"schedule": "by-class", "tail_classes": ["AD"], "dimensions": 6}
     own, scans = config(**settings), tuple(cohort(AD=2, CN=2)[::2])
-    task = PretrainingTask(RunLayout(tmp_path), scans, (), configured_input(own), own, 1, tail_people(own, scans))
+    task = PretrainingTask(own, (), 1, tail_people(own, scans), {}, scans, configured_input(own), RunLayout(tmp_path))
     torch.manual_seed(0)
     network = Pretraining([torch.nn.Conv3d(1, 4, 3)], 4, own.pretraining, 1, False)
     people = torch.arange(4)

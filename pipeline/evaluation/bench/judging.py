@@ -36,7 +36,7 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import read_table
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import Code, DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
 
@@ -174,7 +174,7 @@ class Judge:
         return jobs
 
     def _job(self, scan: Scan, steps: Sequence[int]) -> Job:
-        cohort, files = self.cohort, self._files(scan)
+        cohort = self.cohort
         real = NullNetwork(REAL, self._network(scan, REAL))
         networks = [real]
         names = [shuffled_name(number + 1) for number in range(self.extent.shuffles)]
@@ -193,28 +193,23 @@ class Judge:
             distractor.kind == "marker" and scan.name in distractor.scans for distractor in truth.distractors
         )
         faithful = self.extent.faithful and scan.scan_id in self._thorough
-        seen, settings = self.extent.faithful and scan in cohort.positive, cohort.config.evaluation
+        seen, config = self.extent.faithful and scan in cohort.positive, cohort.config
         task = ScanToJudge(
-            scan, files, tuple(networks), self.explanations, cohort.config.training, cohort.atlas, labels, marked, seen,
-            faithful, settings, cohort.config.seed,
+            scan, self._files(scan), self.explanations, cohort.atlas, labels, marked, seen, faithful, config.evaluation,
+            tuple(networks), config.seed, config.training,
         )  # fmt: skip
         outputs = {
             "scores": cohort.layout.scores_of_scan(cohort.name, scan.name),
             "sums": cohort.layout.sums_of_scan(cohort.name, scan.name),
         }
-        inputs = {"seen": self.digests.joined(files.seen)}
-        for null in networks:
-            inputs[null.name] = null.network.weights_digest
-            inputs |= {f"{null.name} {place}": control.digest for place, control in enumerate(null.network.controls)}
-        facts = [
-            scan.name, [asked.version for asked in self.explanations], cohort.atlas.version, labels, marked, seen,
-            faithful,
-            [settings.steps, settings.samples, settings.shift, settings.shifts, settings.replacement],
-            [[null.name, null.changed, null.layers, null.seed] for null in networks], cohort.config.seed,
-        ]  # fmt: skip
-        modules = sorted({asked.module for asked in self.explanations})
-        key = unit_key(inputs, facts, judge_scan, *modules, *code_of(cohort.config.model))
-        return Job(STAGE, f"{cohort.name}_{scan.name}", key, outputs, judge_scan, (task,), on_gpu=True)
+        return task.job(
+            STAGE, f"{cohort.name}_{scan.name}", outputs, self.digests, judge_scan, *self._code, on_gpu=True
+        )
+
+    @property
+    def _code(self) -> list[Code]:
+        """Of the methods and the network."""
+        return [*{asked.module for asked in self.explanations}, *code_of(self.cohort.config.model)]
 
     def _files(self, scan: Scan) -> ScanFiles:
         resolution = self.cohort.config.registration.resolution_mm

@@ -47,7 +47,9 @@ from heatlas.pipeline.run.config.statistics import EvaluationConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import write_table
+from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.host import kept_memory
+from heatlas.pipeline.run.work.unit import Unit, keyed, unkeyed
 
 NOT_KEPT = ("undefined", "ag_clamped")
 FAITHFUL = tuple(name for name in FAITHFULNESS_SCORES if name not in NOT_KEPT)
@@ -87,29 +89,37 @@ class NullNetwork:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class ScanToJudge:
+def _versions(networks: Sequence[NullNetwork], _: DigestCache) -> dict[str, str]:
+    versions = {}
+    for null in networks:
+        versions[null.name] = null.network.weights_digest
+        versions |= {f"{null.name} {place}": control.digest for place, control in enumerate(null.network.controls)}
+    return versions
+
+
+class ScanToJudge(Unit):
     """All that a worker needs to judge the maps of one scan.
 
-    `networks`: the true one first. `training`: for the device. `truth`: label numbers of the regions in which the scan
-    differs from controls; empty where nobody knows, or nothing is. `marked`: whether the scan has the bright spot
-    outside the brain (`pipeline.evaluation.scores.map_scores`). `seen`: whether the scan is recognised through its maps
-    (two forward passes each). `faithful`: whether all of faithfulness is measured (many forward passes). `seed`: seed
-    of random maps.
+    `truth`: label numbers of the regions in which the scan differs from controls; empty where nobody knows, or nothing
+    is. `marked`: whether the scan has the bright spot outside the brain (`pipeline.evaluation.scores.map_scores`).
+    `seen`: whether the scan is recognised through its maps (two forward passes each). `faithful`: whether all of
+    faithfulness is measured (many forward passes). `networks`: the true one first. `seed`: seed of random maps.
     """
 
-    scan: Scan
-    files: ScanFiles
-    networks: tuple[NullNetwork, ...]
-    explanations: tuple[Explanation, ...]
-    training: TrainingConfig
-    atlas: PackedAtlas
+    scan: Scan = keyed("name")
+    files: ScanFiles = keyed(inputs={"seen": "seen"})
+    explanations: tuple[Explanation, ...] = keyed(lambda explanations: [asked.version for asked in explanations])
+    atlas: PackedAtlas = keyed("version")
     truth: tuple[int, ...]
     marked: bool
     seen: bool
     faithful: bool
-    settings: EvaluationConfig
+    settings: EvaluationConfig = keyed(lambda e: [e.steps, e.samples, e.shift, e.shifts, e.replacement])
+    networks: tuple[NullNetwork, ...] = keyed(
+        lambda networks: [[null.name, null.changed, null.layers, null.seed] for null in networks], inputs=_versions
+    )
     seed: int
+    training: TrainingConfig = unkeyed("for the device")
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,9 +24,7 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 def load_config(
-    preset: str = "default",
-    file: Path | Mapping[str, Any] | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    preset: str = "default", file: Path | Mapping[str, Any] | None = None, overrides: Mapping[str, Any] | None = None
 ) -> Config:
     """Build the configuration: defaults, then a preset, then a file, then single values.
 
@@ -57,7 +55,6 @@ def load_config(
 
 
 def read_config(path: Path) -> Config:
-    """Read the configuration that a run wrote."""
     return _configuration(_check(Config, _read_settings(path), "", str(path)), [str(path)])
 
 
@@ -94,16 +91,12 @@ def _toml_lines(record: Any, where: str) -> list[str]:
 
 
 def toml_value(value: Any) -> str:
-    """Return a text, number, boolean or flat tuple as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return (
-            '"'
-            + "".join(f"\\u{ord(character):04x}" if is_control(character) else character for character in escaped)
-            + '"'
-        )
+        text = "".join(f"\\u{ord(character):04x}" if is_control(character) else character for character in escaped)
+        return f'"{text}"'
     if isinstance(value, tuple):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)
@@ -159,19 +152,19 @@ def _with_texts(section: Mapping[str, Any]) -> dict[str, Any]:
     """
 
     def texts(table: Mapping[str, Any], before: str) -> list[str]:
-        made = []
+        texts_of_table = []
         for name, value in table.items():
             if isinstance(value, Mapping):
-                made += texts(value, f"{before}{name}.")
+                texts_of_table += texts(value, f"{before}{name}.")
             else:
                 written = toml_value(tuple(value) if isinstance(value, list) else value)
-                made.append(f"{before}{name}={value if isinstance(value, str) else written}")
-        return made
+                texts_of_table.append(f"{before}{name}={value if isinstance(value, str) else written}")
+        return texts_of_table
 
     tables = {name: value for name, value in section.items() if isinstance(value, Mapping)}
     rest = {name: value for name, value in section.items() if name not in tables}
-    made = [text for method, table in tables.items() for text in texts(table, f"{method}:")]
-    return {**rest, "settings": [*rest.get("settings", []), *made]} if made else rest
+    from_tables = [text for method, table in tables.items() for text in texts(table, f"{method}:")]
+    return {**rest, "settings": [*rest.get("settings", []), *from_tables]} if from_tables else rest
 
 
 def usual_settings(architecture: Any) -> Mapping[str, Mapping[str, Any]]:
@@ -209,7 +202,6 @@ def network_settings(values: Mapping[str, Any], source: str) -> ModelConfig:
 
 
 def _network_record(values: Mapping[str, Any], source: str) -> type[ModelConfig]:
-    """The record of settings of the architecture that a section names."""
     name = values.get("architecture", DEFAULT_NETWORK)
     if not isinstance(name, str) or name not in NETWORKS:
         meant = did_you_mean(nearest(name, NETWORKS) if isinstance(name, str) else None)
@@ -236,11 +228,11 @@ def _configuration(values: Mapping[str, Any], sources: Sequence[str]) -> Config:
 
 def _record(record: type[Record], values: Mapping[str, Any]) -> Record:
     types = get_type_hints(record)
-    made = {}
+    fields = {}
     for name, value in values.items():
         kind = NETWORKS[value["architecture"]] if types[name] is ModelConfig else types[name]
-        made[name] = _record(kind, value) if isinstance(value, Mapping) else value
-    return record(**made)
+        fields[name] = _record(kind, value) if isinstance(value, Mapping) else value
+    return record(**fields)
 
 
 def _check(record: type[Any], values: Mapping[str, Any], where: str, source: str) -> dict[str, Any]:
@@ -278,14 +270,9 @@ def setting_names(record: type[Any], where: str = "") -> list[str]:
 
 
 def _convert(kind: Any, value: Any, name: str, source: str) -> Any:
-    """One value as the type of its setting has it, or a section checked setting by setting."""
-    if dataclasses.is_dataclass(kind):
-        return _section(kind, value, name, source)
-    return typed_value(kind, value, f"{source}: {name}")
-
-
-def _section(kind: Any, value: Any, name: str, source: str) -> dict[str, Any]:
-    """Check the values of a section; of ``[model]`` by the record of its architecture."""
+    """One value as its setting has it, or a section checked by its record, ``[model]`` by that of its architecture."""
+    if not dataclasses.is_dataclass(kind):
+        return typed_value(kind, value, f"{source}: {name}")
     if not isinstance(value, Mapping):
         raise UsageError(f"{source}: {name} is a section, not a value.")
     if kind is ModelConfig:

@@ -132,14 +132,10 @@ def constant(node: ast.expr) -> float | str | None:
         return -value if isinstance(value, float) else None
     if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
         return None
+    if isinstance(node.value, str):
+        return node.value
     try:
-        return (
-            float(node.value)
-            if isinstance(node.value, (int, float))
-            else node.value
-            if isinstance(node.value, str)
-            else None
-        )
+        return float(node.value) if isinstance(node.value, (int, float)) else None
     except OverflowError:
         return None
 
@@ -198,12 +194,10 @@ class NumberClass:
         return self.low > self.high or (self.low == self.high and not (self.low_in and self.high_in))
 
     def holds(self, value: float) -> bool:
-        """Whether a number belongs to the class."""
         above = value > self.low or (self.low_in and value == self.low)
         return above and (value < self.high or (self.high_in and value == self.high))
 
     def overlaps(self, other: NumberClass) -> bool:
-        """Whether a number can belong to both classes."""
         first, second = sorted((self, other), key=lambda one: (one.low, not one.low_in))
         return first.high > second.low or (first.high == second.low and first.high_in and second.low_in)
 
@@ -222,11 +216,11 @@ def read_class(text: str, column: str) -> NumberClass | None:
     match = _CLASS.fullmatch(plain)
     if match is None:
         return None
-    made = NumberClass(column)
+    number_class = NumberClass(column)
     for sign, number in ((match[1], match[2]), (match[3], match[4])):
         if sign is not None:
-            made = _narrow(made, sign, float(number))
-    return made
+            number_class = _narrow(number_class, sign, float(number))
+    return number_class
 
 
 def class_names(texts: Sequence[str], column: str) -> tuple[str, ...]:

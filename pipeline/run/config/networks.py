@@ -158,7 +158,6 @@ class ObjectiveConfig:
         return self.kind == "guided" or self.frozen
 
     def checks(self) -> list[tuple[bool, str]]:
-        """How settings relate: whether that holds, and the message if it does not."""
         return [
             (
                 self.kind != "guided" or bool(self.regions) or bool(self.mask),
@@ -199,10 +198,7 @@ class ObjectiveConfig:
                 'objective.mixup needs objective.kind = "distilled" and a teacher that sees each mixed scan '
                 "(objective.frozen = false)",
             ),
-            (
-                self.mixup == 0 or self.mixup >= 0.01,
-                "objective.mixup must be 0, or lie in 0.01..100",
-            ),
+            (self.mixup == 0 or self.mixup >= 0.01, "objective.mixup must be 0, or lie in 0.01..100"),
             (not self.frozen or self.kind == "distilled", 'objective.frozen needs objective.kind = "distilled"'),
             (
                 self.kind != "distilled" or bool(self.teacher),
@@ -256,7 +252,6 @@ class PretrainingConfig:
     """Folder of a run whose participants are left out, so that its networks can stand on this one."""
 
     def checks(self) -> list[tuple[bool, str]]:
-        """How settings relate: whether that holds, and the message if it does not."""
         return [
             (
                 self.temperature <= self.highest_temperature,

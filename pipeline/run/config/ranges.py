@@ -80,7 +80,6 @@ def above(low: float, up_to: float | None = None, below: float = inf) -> Bounds:
 
 
 def matching(pattern: str, clause: str) -> Limit:
-    """Text that a regular expression matches as a whole."""
     return Limit(clause, lambda text: re.fullmatch(pattern, text) is not None)
 
 
@@ -204,7 +203,6 @@ def problems(record: Any, where: str = "") -> list[str]:
 
 @cache
 def kinds_of(record: type) -> dict[str, Any]:
-    """Types of the fields of a dataclass, with their limits."""
     hints = get_type_hints(record, include_extras=True)
     return {field.name: hints[field.name] for field in fields(record)}
 
@@ -266,7 +264,6 @@ def _fit(kind: Any, value: Any, infinite: bool = False) -> Any:
 
 
 def _of_type(kind: Any, value: Any) -> Any:
-    """The value as one type has it; raises `TypeError` if it is of another."""
     if get_origin(kind) is tuple:
         kinds = get_args(kind)
         if not isinstance(value, list | tuple) or (kinds[-1] is not Ellipsis and len(kinds) != len(value)):

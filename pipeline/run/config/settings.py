@@ -116,7 +116,6 @@ class CohortConfig:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes, in the order of the output units."""
         return self.classes or (self.negative, self.positive)
 
     @property
@@ -130,7 +129,6 @@ class CohortConfig:
         return tuple(KINDS[suffix] for suffix in (self.suffix, *self.further_suffixes))
 
     def checks(self) -> list[tuple[bool, str]]:
-        """How settings relate: whether that holds, and the message if it does not."""
         classes = self.classes
         return [
             (self.negative != self.positive, "cohort.negative and cohort.positive must differ"),
@@ -223,7 +221,6 @@ class RegistrationConfig:
     """For ANTs; -1: the seed of the run when its folder is created. Changing ``seed`` later redoes no registration."""
 
     def checks(self) -> list[tuple[bool, str]]:
-        """How settings relate: whether that holds, and the message if it does not."""
         return [
             (
                 template_name(self.template) != "",
@@ -356,7 +353,6 @@ class TrainingConfig:
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
 
     def checks(self) -> list[tuple[bool, str]]:
-        """How settings relate: whether that holds, and the message if it does not."""
         return [
             (self.min_epochs <= self.max_epochs, "training.min_epochs must lie in 1..max_epochs"),
             (self.warmup_epochs < self.max_epochs, "training.warmup_epochs must lie in 0..max_epochs - 1"),
@@ -420,7 +416,6 @@ class RegionsConfig:
     where there is one; docs/inputs.md."""
 
     def checks(self) -> list[tuple[bool, str]]:
-        """How settings relate: whether that holds, and the message if it does not."""
         fields = ", ".join("{" + name + "}" for name in SCAN_FIELDS)
         return [
             (
@@ -471,7 +466,6 @@ class Config:
                 )
 
     def checks(self) -> list[tuple[bool, str]]:
-        """How settings relate: whether that holds, and the message if it does not."""
         cohort, training, objective, attribution = self.cohort, self.training, self.objective, self.attribution
         return [
             (

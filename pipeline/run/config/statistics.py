@@ -243,7 +243,6 @@ class GridsConfig:
     """Boxes of occlusion along each edge of a cell."""
 
     def checks(self) -> list[tuple[bool, str]]:
-        """How settings relate: whether that holds, and the message if it does not."""
         cells = math.prod(self.layout)
         return [(3 <= cells <= 64, "evaluation.grids.layout must name three whole numbers, and 3 to 64 cells in all")]
 

@@ -10,6 +10,7 @@ from typing import Any
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
+from heatlas.pipeline.run.layout.scan_files import PathIn
 
 FORMAT = 1
 """Version of the folder."""
@@ -24,38 +25,19 @@ class BundleLayout:
 
     root: Path
 
-    @property
-    def metadata(self) -> Path:
-        return self.root / "configs" / "metadata.json"
-
-    @property
-    def inference(self) -> Path:
-        """How MONAI builds the network."""
-        return self.root / "configs" / "inference.json"
-
-    @property
-    def config(self) -> Path:
-        return self.root / "configs" / "config.toml"
+    metadata = PathIn("root", "configs/metadata.json")
+    inference = PathIn("root", "configs/inference.json")
+    """How MONAI builds the network."""
+    config = PathIn("root", "configs/config.toml")
 
     def fold(self, index: int) -> FoldFiles:
         return FoldFiles(self.root / "models" / f"fold-{index}")
 
-    @property
-    def people(self) -> Path:
-        """Digests of all people of the run, as a table that ``cohort.without`` takes."""
-        return self.root / "models" / "people.tsv"
-
-    @property
-    def mean_controls(self) -> Path:
-        return self.root / "reference" / "mean_controls.nii.gz"
-
-    @property
-    def norms(self) -> Path:
-        return self.root / "reference" / "norms.tsv"
-
-    @property
-    def card(self) -> Path:
-        return self.root / "docs" / "README.md"
+    people = PathIn("root", "models/people.tsv")
+    """Digests of all people of the run, as a table that ``cohort.without`` takes."""
+    mean_controls = PathIn("root", "reference/mean_controls.nii.gz")
+    norms = PathIn("root", "reference/norms.tsv")
+    card = PathIn("root", "docs/README.md")
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ Only this module and `pipeline.run.layout.scan_files` construct these paths.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, template_name
 from heatlas.pipeline.run.documents import read_toml
-from heatlas.pipeline.run.layout.scan_files import ScanFiles, space_and_resolution
+from heatlas.pipeline.run.layout.scan_files import PathIn, ScanFiles, space_and_resolution
 
 
 class ImageNames(NamedTuple):
@@ -30,9 +30,7 @@ class RunLayout:
 
     root: Path
 
-    @property
-    def config(self) -> Path:
-        return self.root / "config.toml"
+    config = PathIn("root", "config.toml")
 
     @functools.cached_property
     def template(self) -> str:
@@ -44,15 +42,11 @@ class RunLayout:
 
     @property
     def space(self) -> str:
-        """Name of the template, as part of file names."""
         return template_name(self.template)
 
-    @property
-    def group(self) -> Path:
-        return self.root / "group"
+    group = PathIn("root", "group")
 
     def statistics(self, name: str) -> Path:
-        """A table of ``group/statistics``."""
         return self.group / "statistics" / f"{name}.tsv"
 
     def group_map(self, group: str, map_name: str) -> Path:
@@ -95,27 +89,13 @@ class RunLayout:
         """Network that `heatlas pretrain` made without labels."""
         return FoldFiles(self.root / "models" / "backbone")
 
-    @property
-    def kept_backbone(self) -> Path:
-        """Copy of what the probes of a run stand on, as a folder that ``heatlas run --backbone`` can be given."""
-        return self.root / "models" / "kept_backbone"
-
-    @property
-    def lock(self) -> Path:
-        """The process working in this folder; exists only while it works."""
-        return self.root / ".heatlas.lock"
-
-    @property
-    def dataset_description(self) -> Path:
-        return self.root / "dataset_description.json"
-
-    @property
-    def bidsignore(self) -> Path:
-        return self.root / ".bidsignore"
-
-    @property
-    def readme(self) -> Path:
-        return self.root / "README"
+    kept_backbone = PathIn("root", "models/kept_backbone")
+    """Copy of what the probes of a run stand on, as a folder that ``heatlas run --backbone`` can be given."""
+    lock = PathIn("root", ".heatlas.lock")
+    """The process working in this folder; exists only while it works."""
+    dataset_description = PathIn("root", "dataset_description.json")
+    bidsignore = PathIn("root", ".bidsignore")
+    readme = PathIn("root", "README")
 
     def mask_sidecar(self, resolution_mm: float) -> Path:
         """What the brain masks of all scans are: BIDS lets a file at the top speak for those below."""
@@ -126,14 +106,9 @@ class RunLayout:
         """Folder that the declared tables lie in, under the names they have there."""
         return self.root
 
-    @property
-    def failures(self) -> Path:
-        return self.tables / "failures.tsv"
-
-    @property
-    def partial_sums(self) -> Path:
-        """Sums of maps over some scans each, and their table; only if a run keeps no maps of single scans."""
-        return self.root / "partial"
+    failures = PathIn("tables", "failures.tsv")
+    partial_sums = PathIn("root", "partial")
+    """Sums of maps over some scans each, and their table; only if a run keeps no maps of single scans."""
 
     def partial_sum(self, part: str) -> Path:
         """Sum of the maps of some scans, float64 (NPZ)."""
@@ -143,64 +118,30 @@ class RunLayout:
         """Tables of these scans until they are moved to their final place (ZIP)."""
         return self.partial_sums / f"{part}_scans.zip"
 
-    @property
-    def explanations(self) -> Path:
-        """Group tables of ``heatlas explain``; its maps lie beside those of the run."""
-        return self.root / "explanations"
-
-    @property
-    def evaluation(self) -> Path:
-        """All that ``heatlas evaluate`` writes."""
-        return self.root / "evaluation"
+    explanations = PathIn("root", "explanations")
+    """Group tables of ``heatlas explain``; its maps lie beside those of the run."""
+    evaluation = PathIn("root", "evaluation")
+    """All that ``heatlas evaluate`` writes."""
 
     def compared_map(self, comparison: str, training: str) -> Path:
         """Where the maps of a training lie: mean over participants of their positive attribution, each summing to 1."""
         return self.evaluation / "maps" / f"{comparison}_{training}.nii.gz"
 
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def figures(self) -> Path:
-        """Figures of the report as files."""
-        return self.root / "figures"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def log(self) -> Path:
-        return self.logs / "run.log"
-
-    @property
-    def settings(self) -> Path:
-        """``config.toml`` as the run wrote it, to detect later changes."""
-        return self.logs / "settings.toml"
-
-    @property
-    def parsl_logs(self) -> Path:
-        """Files of Parsl; they exist only while it works, and after a failed run."""
-        return self.logs / "parsl"
-
-    @property
-    def provenance(self) -> Path:
-        return self.logs / "provenance.json"
-
-    @property
-    def methods_text(self) -> Path:
-        return self.logs / "CITATION.md"
-
-    @property
-    def bibliography(self) -> Path:
-        """Works that the methods text cites (BibTeX)."""
-        return self.logs / "CITATION.bib"
-
-    @property
-    def digests(self) -> Path:
-        """Digests of input files by path, size and time, so that unchanged inputs are not read again."""
-        return self.logs / "digests.json"
+    report = PathIn("root", "report.html")
+    figures = PathIn("root", "figures")
+    """Figures of the report as files."""
+    logs = PathIn("root", "logs")
+    log = PathIn("logs", "run.log")
+    settings = PathIn("logs", "settings.toml")
+    """``config.toml`` as the run wrote it, to detect later changes."""
+    parsl_logs = PathIn("logs", "parsl")
+    """Files of Parsl; they exist only while it works, and after a failed run."""
+    provenance = PathIn("logs", "provenance.json")
+    methods_text = PathIn("logs", "CITATION.md")
+    bibliography = PathIn("logs", "CITATION.bib")
+    """Works that the methods text cites (BibTeX)."""
+    digests = PathIn("logs", "digests.json")
+    """Digests of input files by path, size and time, so that unchanged inputs are not read again."""
 
     def receipt(self, stage: str, unit: str) -> Path:
         return self.logs / "receipts" / stage / f"{unit}.json"
@@ -208,15 +149,10 @@ class RunLayout:
     def traceback(self, stage: str, unit: str) -> Path:
         return self.logs / "failures" / f"{stage}_{unit}.txt"
 
-    @property
-    def scratch(self) -> Path:
-        """Unfinished work; on the same file system as the run, so that finishing is a rename."""
-        return self.root / ".scratch"
-
-    @property
-    def kept_volumes(self) -> Path:
-        """Uncompressed scans for training; they exist only while a command works."""
-        return self.root / ".volumes"
+    scratch = PathIn("root", ".scratch")
+    """Unfinished work; on the same file system as the run, so that finishing is a rename."""
+    kept_volumes = PathIn("root", ".volumes")
+    """Uncompressed scans for training; they exist only while a command works."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -244,9 +180,8 @@ class ParticipantLayout(RunLayout):
 
     job: str = ""
 
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs" / "participant" / self.job
+    logs = PathIn("root", "logs/participant/{0.job}")
+    scratch = PathIn("root", ".scratch/{0.job}")
 
     @property
     def tables(self) -> Path:
@@ -254,10 +189,6 @@ class ParticipantLayout(RunLayout):
 
     def receipt(self, stage: str, unit: str) -> Path:
         return super().receipt(stage, unit) if stage == "steps" else RunLayout(self.root).receipt(stage, unit)
-
-    @property
-    def scratch(self) -> Path:
-        return self.root / ".scratch" / self.job
 
 
 @dataclass(frozen=True)
@@ -267,9 +198,7 @@ class ExplanationLayout(RunLayout):
     A scan that cannot be explained is not a failure of the run: its failures, exit code and report do not change.
     """
 
-    @property
-    def failures(self) -> Path:
-        return self.explanations / "failures.tsv"
+    failures = PathIn("explanations", "failures.tsv")
 
     def receipt(self, stage: str, unit: str) -> Path:
         return self.explanations / "receipts" / stage / f"{unit}.json"
@@ -300,13 +229,8 @@ class EvaluationLayout(RunLayout):
     repeat: int = 1
     tissue: Path | None = None
 
-    @property
-    def failures(self) -> Path:
-        return self.evaluation / "failures.tsv"
-
-    @property
-    def log(self) -> Path:
-        return self.evaluation / "evaluation.log"
+    failures = PathIn("evaluation", "failures.tsv")
+    log = PathIn("evaluation", "evaluation.log")
 
     def receipt(self, stage: str, unit: str) -> Path:
         return self.evaluation / "receipts" / stage / f"{unit}.json"
@@ -320,25 +244,17 @@ class EvaluationLayout(RunLayout):
         return FoldFiles(self.evaluation / "models" / self.networks / f"fold-{index}")
 
     def scan(self, participant_id: str, session_id: str | None, resolution_mm: float) -> ScanFiles:
+        files = super().scan(participant_id, session_id, resolution_mm)
         root = self.evaluation / "images" / self.images if self.images else self.root
-        names = self.image_names
-        return ScanFiles(
-            root, participant_id, session_id, resolution_mm, self.tissue, names.suffix, names.label, names.further,
-            self.template,
-        )  # fmt: skip
+        return replace(files, root=root, tissue=self.tissue)
 
     def grid_file(self, unit: str, name: str) -> Path:
         """Scores (TSV), invariance (TSV) or pictures (NPZ) of one grid."""
         return self.evaluation / "grids" / f"{unit}_{name}.{'npz' if name == 'pictures' else 'tsv'}"
 
-    @property
-    def aggregated_maps(self) -> Path:
-        """Arrays of the AggAtt figure (NPZ)."""
-        return self.evaluation / "aggregated_maps.npz"
-
-    @property
-    def evaluation_figures(self) -> Path:
-        return self.evaluation / "figures"
+    aggregated_maps = PathIn("evaluation", "aggregated_maps.npz")
+    """Arrays of the AggAtt figure (NPZ)."""
+    evaluation_figures = PathIn("evaluation", "figures")
 
     def scores_of_scan(self, cohort: str, name: str) -> Path:
         """Scores of each map of one scan, one row per network and map (TSV)."""
@@ -359,40 +275,21 @@ class FoldFiles:
 
     folder: Path
 
-    @property
-    def weights(self) -> Path:
-        return self.folder / "model.safetensors"
-
-    @property
-    def description(self) -> Path:
-        """Architecture, input grid, classes, participants, seeds (JSON)."""
-        return self.folder / "model.json"
-
-    @property
-    def history(self) -> Path:
-        """One row per epoch (TSV)."""
-        return self.folder / "history.tsv"
-
-    @property
-    def events(self) -> Path:
-        """The same for TensorBoard, written while a network is trained, if it is installed."""
-        return self.folder / "events"
-
-    @property
-    def predictions(self) -> Path:
-        """Predictions of this fold's test participants (TSV)."""
-        return self.folder / "predictions.tsv"
-
-    @property
-    def measures(self) -> Path:
-        """How well the maps of this fold's test participants keep to a mask (TSV)."""
-        return self.folder / "measures.tsv"
+    weights = PathIn("folder", "model.safetensors")
+    description = PathIn("folder", "model.json")
+    """Architecture, input grid, classes, participants, seeds (JSON)."""
+    history = PathIn("folder", "history.tsv")
+    """One row per epoch (TSV)."""
+    events = PathIn("folder", "events")
+    """The same for TensorBoard, written while a network is trained, if it is installed."""
+    predictions = PathIn("folder", "predictions.tsv")
+    """Predictions of this fold's test participants (TSV)."""
+    measures = PathIn("folder", "measures.tsv")
+    """How well the maps of this fold's test participants keep to a mask (TSV)."""
 
     def mean_map(self, training: str) -> Path:
         """Mean map of this fold's test participants, by one of the trainings that are compared."""
         return self.folder / f"mean-map_{training}.nii.gz"
 
-    @property
-    def predictions_applied(self) -> Path:
-        """Predictions of this fold's network for scans outside the contrast (TSV)."""
-        return self.folder / "predictions_applied.tsv"
+    predictions_applied = PathIn("folder", "predictions_applied.tsv")
+    """Predictions of this fold's network for scans outside the contrast (TSV)."""

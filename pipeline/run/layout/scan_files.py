@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, template_name
 from heatlas.pipeline.run.config.settings import AttributionConfig
@@ -38,6 +39,26 @@ def space_and_resolution(space: str, resolution_mm: float) -> str:
     'space-MNI152NLin6Asym_res-1p5'
     """
     return f"space-{space}_res-{resolution_mm:g}".replace(".", "p")
+
+
+class PathIn:
+    """A path as an attribute of a class: a name below a folder, both by attributes of the object (``{0.name}``).
+
+    Examples
+    --------
+    >>> class Session:
+    ...     folder, name = Path("/run/sub-01"), "sub-01"
+    ...     image = PathIn("folder", "anat/{0.name}_T1w.nii.gz")
+    >>> str(Session().image)
+    '/run/sub-01/anat/sub-01_T1w.nii.gz'
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._folder, self._name = folder, name
+
+    def __get__(self, owner: Any, _: type) -> Path:
+        folder: Path = getattr(owner, self._folder)
+        return folder / self._name.format(owner)
 
 
 @dataclass(frozen=True)
@@ -78,18 +99,10 @@ class ScanFiles:
     def _prefix(self) -> str:
         return f"{self.name}_{space_and_resolution(self.space, self.resolution_mm)}"
 
-    def _anat(self, rest: str) -> Path:
-        return self.folder / "anat" / rest
-
-    @property
-    def converted(self) -> Path:
-        """NIfTI image made of a DICOM series, in the space of the scan."""
-        return self._anat(f"{self.name}_desc-converted_T1w.nii.gz")
-
-    @property
-    def converted_brain(self) -> Path:
-        """Brain mask on the voxels of `converted`, if voxels far from it were set to 0 to remove the face."""
-        return self._anat(f"{self.name}_desc-brain_mask.nii.gz")
+    converted = PathIn("folder", "anat/{0.name}_desc-converted_T1w.nii.gz")
+    """NIfTI image made of a DICOM series, in the space of the scan."""
+    converted_brain = PathIn("folder", "anat/{0.name}_desc-brain_mask.nii.gz")
+    """Brain mask on the voxels of `converted`, if voxels far from it were set to 0 to remove the face."""
 
     @property
     def image(self) -> Path:
@@ -107,122 +120,62 @@ class ScanFiles:
         return *self.images, self.brain_mask
 
     def image_of(self, suffix: str) -> Path:
-        """The image of a kind in template space."""
         kind = KINDS[suffix]
         label = f"_label-{self.label}" if self.label and kind.normalised else ""
         return self.folder / kind.folder / f"{self._prefix}{label}_desc-preproc_{suffix}.nii.gz"
 
-    @property
-    def t1w(self) -> Path:
-        """The T1-weighted brain in template space, through which an image of another kind was registered.
+    t1w = PathIn("folder", "anat/{0._prefix}_desc-preproc_T1w.nii.gz")
+    """The T1-weighted brain in template space, through which an image of another kind was registered.
 
-        The same file as `image` in a run on T1-weighted images. None is there if the image came in template space.
-        """
-        return self._anat(f"{self._prefix}_desc-preproc_T1w.nii.gz")
+    The same file as `image` in a run on T1-weighted images. None is there if the image came in template space.
+    """
+    brain_mask = PathIn("folder", "anat/{0._prefix}_desc-brain_mask.nii.gz")
+    """Brain mask of the scan in template space."""
+    own_labels = PathIn("folder", "anat/{0._prefix}_desc-own_dseg.nii.gz")
+    """Regions of the person's own label image in template space, for masks of guidance; only where there is one."""
+    log_jacobian = PathIn("folder", "anat/{0._prefix}_desc-logjacobian_T1w.nii.gz")
+    """Natural log of the Jacobian determinant of the map template -> scan; > 0 where the scan is larger."""
 
-    @property
-    def brain_mask(self) -> Path:
-        """Brain mask of the scan in template space."""
-        return self._anat(f"{self._prefix}_desc-brain_mask.nii.gz")
-
-    @property
-    def own_labels(self) -> Path:
-        """Regions of the person's own label image in template space, for masks of guidance; only where there is one."""
-        return self._anat(f"{self._prefix}_desc-own_dseg.nii.gz")
-
-    @property
-    def log_jacobian(self) -> Path:
-        """Natural log of the Jacobian determinant of the map template -> scan; > 0 where the scan is larger."""
-        return self._anat(f"{self._prefix}_desc-logjacobian_T1w.nii.gz")
-
-    @property
-    def rigid_transform(self) -> Path:
-        """From an image of another kind to the T1-weighted one of its session."""
-        return self.rigid_transform_of(self.suffix)
+    rigid_transform = PathIn("folder", "anat/{0.name}_from-{0.suffix}_to-T1w_mode-image_desc-rigid_xfm.mat")
+    """From an image of another kind to the T1-weighted one of its session."""
 
     def rigid_transform_of(self, suffix: str) -> Path:
         """The same of an image of a further kind."""
-        return self._anat(f"{self.name}_from-{suffix}_to-T1w_mode-image_desc-rigid_xfm.mat")
+        return self.folder / "anat" / f"{self.name}_from-{suffix}_to-T1w_mode-image_desc-rigid_xfm.mat"
 
-    @property
-    def affine_transform(self) -> Path:
-        return self._anat(f"{self.name}_from-T1w_to-{self.space}_mode-image_desc-affine_xfm.mat")
-
-    @property
-    def warp(self) -> Path:
-        return self._anat(f"{self.name}_from-T1w_to-{self.space}_mode-image_desc-syn_xfm.nii.gz")
-
-    @property
-    def inverse_warp(self) -> Path:
-        return self._anat(f"{self.name}_from-{self.space}_to-T1w_mode-image_desc-syn_xfm.nii.gz")
-
-    @property
-    def quality(self) -> Path:
-        """Registration numbers of this scan (JSON)."""
-        return self._anat(f"{self._prefix}_desc-registration_quality.json")
-
-    @property
-    def region_quality(self) -> Path:
-        """Registration quality of this scan in each region (TSV)."""
-        return self._anat(f"{self._prefix}_desc-regions_quality.tsv")
-
-    @property
-    def asymmetry(self) -> Path:
-        """Right minus left of this scan, to compare its sides with those of other scans (NumPy array)."""
-        return self._anat(f"{self._prefix}_desc-sides_quality.npy")
-
-    @property
-    def volumes(self) -> Path:
-        """Volumes of atlas regions in this scan, from the Jacobian determinant (TSV)."""
-        return self._anat(f"{self._prefix}_desc-jacobian_volumes.tsv")
-
-    @property
-    def overview(self) -> Path:
-        """The registered scan under the contours of the template, on three planes (PNG)."""
-        return self.folder / "figures" / f"{self._prefix}_desc-registration_{self.suffix}.png"
-
-    @property
-    def portrait(self) -> Path:
-        """The leading relevance maps of the scan on its brain, smoothed, and its regions coloured (PNG)."""
-        return self.folder / "figures" / f"{self._prefix}_desc-relevance_{self.suffix}.png"
-
-    @property
-    def unsmoothed_portrait(self) -> Path:
-        """The same maps as they are (PNG)."""
-        return self.folder / "figures" / f"{self._prefix}_desc-unsmoothed_{self.suffix}.png"
-
-    @property
-    def viewer(self) -> Path:
-        """Viewer of the leading relevance maps of this scan on its brain (HTML)."""
-        return self.folder / "figures" / f"{self._prefix}_desc-relevance_viewer.html"
+    affine_transform = PathIn("folder", "anat/{0.name}_from-T1w_to-{0.space}_mode-image_desc-affine_xfm.mat")
+    warp = PathIn("folder", "anat/{0.name}_from-T1w_to-{0.space}_mode-image_desc-syn_xfm.nii.gz")
+    inverse_warp = PathIn("folder", "anat/{0.name}_from-{0.space}_to-T1w_mode-image_desc-syn_xfm.nii.gz")
+    quality = PathIn("folder", "anat/{0._prefix}_desc-registration_quality.json")
+    """Registration numbers of this scan (JSON)."""
+    region_quality = PathIn("folder", "anat/{0._prefix}_desc-regions_quality.tsv")
+    """Registration quality of this scan in each region (TSV)."""
+    asymmetry = PathIn("folder", "anat/{0._prefix}_desc-sides_quality.npy")
+    """Right minus left of this scan, to compare its sides with those of other scans (NumPy array)."""
+    volumes = PathIn("folder", "anat/{0._prefix}_desc-jacobian_volumes.tsv")
+    """Volumes of atlas regions in this scan, from the Jacobian determinant (TSV)."""
+    overview = PathIn("folder", "figures/{0._prefix}_desc-registration_{0.suffix}.png")
+    """The registered scan under the contours of the template, on three planes (PNG)."""
+    portrait = PathIn("folder", "figures/{0._prefix}_desc-relevance_{0.suffix}.png")
+    """The leading relevance maps of the scan on its brain, smoothed, and its regions coloured (PNG)."""
+    unsmoothed_portrait = PathIn("folder", "figures/{0._prefix}_desc-unsmoothed_{0.suffix}.png")
+    """The same maps as they are (PNG)."""
+    viewer = PathIn("folder", "figures/{0._prefix}_desc-relevance_viewer.html")
+    """Viewer of the leading relevance maps of this scan on its brain (HTML)."""
 
     def relevance_map(self, map_name: str) -> Path:
         return self.folder / "relevance" / f"{self._prefix}_desc-{map_name}_relevance.nii.gz"
 
-    @property
-    def ledger(self) -> Path:
-        """Conservation ledger of this scan's LRP maps (TSV)."""
-        return self.folder / "relevance" / f"{self._prefix}_desc-lrp_ledger.tsv"
-
-    @property
-    def region_table(self) -> Path:
-        """Sums of this scan's maps over regions (TSV)."""
-        return self.folder / "relevance" / f"{self._prefix}_desc-regions_relevance.tsv"
-
-    @property
-    def channel_table(self) -> Path:
-        """Sums of the maps of each kind of image over regions (TSV), where networks see several."""
-        return self.folder / "relevance" / f"{self._prefix}_desc-channels_relevance.tsv"
-
-    @property
-    def own_region_table(self) -> Path:
-        """Sums of this scan's maps over the regions of a segmentation of its own (TSV)."""
-        return self.folder / "relevance" / f"{self._prefix}_desc-ownregions_relevance.tsv"
-
-    @property
-    def audit_table(self) -> Path:
-        """Shares of this scan's maps at the rim of the brain mask, outside it, in fluid and in vessels (TSV)."""
-        return self.folder / "relevance" / f"{self._prefix}_desc-audit_relevance.tsv"
+    ledger = PathIn("folder", "relevance/{0._prefix}_desc-lrp_ledger.tsv")
+    """Conservation ledger of this scan's LRP maps (TSV)."""
+    region_table = PathIn("folder", "relevance/{0._prefix}_desc-regions_relevance.tsv")
+    """Sums of this scan's maps over regions (TSV)."""
+    channel_table = PathIn("folder", "relevance/{0._prefix}_desc-channels_relevance.tsv")
+    """Sums of the maps of each kind of image over regions (TSV), where networks see several."""
+    own_region_table = PathIn("folder", "relevance/{0._prefix}_desc-ownregions_relevance.tsv")
+    """Sums of this scan's maps over the regions of a segmentation of its own (TSV)."""
+    audit_table = PathIn("folder", "relevance/{0._prefix}_desc-audit_relevance.tsv")
+    """Shares of this scan's maps at the rim of the brain mask, outside it, in fluid and in vessels (TSV)."""
 
     def maps_of_the_run(self) -> list[Path]:
         """Relevance maps of this scan that the run has written; those of ``heatlas explain`` have another suffix."""

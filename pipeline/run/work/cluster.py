@@ -86,7 +86,6 @@ class ClusterExecutor(Executor):
         return work.future
 
     def _refill(self) -> None:
-        """Hand waiting work to Parsl while there is room."""
         with self._lock:
             if self._refilling:  # by another thread, or by the caller of the caller where work ends at once
                 return
@@ -142,7 +141,6 @@ class Packed:
         return [part for part in (*self.positional, *self.named.values()) if isinstance(part, Path)]
 
     def unpack(self) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-        """The function and its arguments, unpickled."""
         positional, named = map(_load, self.positional), self.named.items()
         return pickle.loads(self.function), list(positional), {name: _load(part) for name, part in named}
 
@@ -160,30 +158,29 @@ class _ArgumentFiles:
         self._lock = threading.Lock()
 
     def pack(self, work: _Work) -> Packed:
-        made: list[Path] = []
+        written: list[Path] = []
         try:
-            positional = tuple(self._part(value, made) for value in work.positional)
-            named = {name: self._part(value, made) for name, value in work.named.items()}
+            positional = tuple(self._part(value, written) for value in work.positional)
+            named = {name: self._part(value, written) for name, value in work.named.items()}
             return Packed(pickle.dumps(work.function), positional, named)
         except BaseException:  # a half-written file must not be taken for the argument of other work
-            self.forget(made)
+            self.forget(written)
             raise
 
-    def _part(self, value: Any, made: list[Path]) -> bytes | Path:
+    def _part(self, value: Any, written: list[Path]) -> bytes | Path:
         text = pickle.dumps(value)
         if len(text) < LARGE_BYTES:
             return text
         path = self._folder / hashlib.sha256(text).hexdigest()
         with self._lock:
             self._users[path] += 1
-            made.append(path)
+            written.append(path)
             if self._users[path] == 1:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(text)
         return path
 
     def forget(self, paths: Iterable[Path]) -> None:
-        """Remove the files that no other work needs."""
         with self._lock:
             for path in paths:
                 self._users[path] -= 1

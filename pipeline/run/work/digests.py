@@ -83,10 +83,6 @@ def _modules_digest(modules: tuple[str, ...]) -> str:
 def _module_code(module: str) -> str:
     path = source_of(module)
     assert path is not None  # else it would not be in the closure
-    return _code_without_docstrings(path)
-
-
-def _code_without_docstrings(path: Path) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -97,11 +93,7 @@ def _code_without_docstrings(path: Path) -> str:
 
 def _is_text_alone(statement: ast.stmt) -> bool:
     """Whether a statement is only a string, such as a docstring."""
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
 
 
 def import_closure(modules: Iterable[str]) -> frozenset[str]:
@@ -215,12 +207,10 @@ def stamp_of(path: Path, before: Any = None) -> Stamp | None:
 
 
 def same_content(stamp: Stamp | None, before: Any) -> bool:
-    """Whether two stamps have the same digest."""
     return stamp is not None and isinstance(before, list) and before[:1] == stamp[:1]
 
 
 def log_remade(name: str, stamp: Stamp | None) -> None:
-    """Log why a finished file is made again."""
     what = "is missing" if stamp is None else "is not as it was written"
     logging.getLogger("heatlas").warning("  %s %s; it is made again", name, what)
 
@@ -256,7 +246,6 @@ class DigestCache:
         return "unreadable" if stamp is None else str(stamp[0])
 
     def joined(self, paths: Iterable[Path]) -> str:
-        """Digests of several files, one after the other."""
         return " ".join(map(self.digest, paths))
 
     def save(self) -> None:
@@ -285,7 +274,6 @@ class Receipt:
 
 
 def read_receipt(path: Path) -> Receipt | None:
-    """The receipt in a file; None where there is none that can be read."""
     content = known_json(path)
     key, outputs, result = content.get("key"), content.get("outputs"), content.get("result", {})
     if not isinstance(key, str) or not isinstance(outputs, dict) or not isinstance(result, dict):

@@ -60,10 +60,7 @@ def import_ahead(modules: Sequence[str]) -> None:
 
 @contextmanager
 def open_executor(
-    n_procs: int,
-    cluster: str | None = None,
-    parsl_logs: Path = Path("runinfo"),
-    settings: ClusterConfig | None = None,
+    n_procs: int, cluster: str | None = None, parsl_logs: Path = Path("runinfo"), settings: ClusterConfig | None = None
 ) -> Iterator[Executor]:
     """An executor for the length of a run.
 

@@ -189,7 +189,6 @@ def run_jobs(
 
 
 def _execute_all(layout: RunLayout, job: Job) -> Outcome:
-    """Do one job and its followers; return the outcome of the job."""
     outcome = execute(layout, job)
     if outcome.ok and job.followers is not None:
         for follower in job.followers(layout, outcome):
@@ -198,7 +197,6 @@ def _execute_all(layout: RunLayout, job: Job) -> Outcome:
 
 
 def execute(layout: RunLayout, job: Job) -> Outcome:
-    """Do one job: scratch folder, work, rename into place, receipt."""
     place = f"{job.stage}_{job.unit}.{platform.node()}"
     scratch = layout.scratch / f"{place}.{os.getpid()}"
     started = time.monotonic()
@@ -217,16 +215,9 @@ def execute(layout: RunLayout, job: Job) -> Outcome:
             final.parent.mkdir(parents=True, exist_ok=True)
             paths[name].replace(final)
             written[final.relative_to(layout.root).as_posix()] = stamp_of(final)
-        write_json(
-            receipt,
-            {
-                "key": job.key,
-                "outputs": written,
-                "result": result,
-                "seconds": round(time.monotonic() - started, 3),
-                "host": platform.node(),
-            },
-        )
+        seconds = round(time.monotonic() - started, 3)
+        content = {"key": job.key, "outputs": written, "result": result, "seconds": seconds, "host": platform.node()}
+        write_json(receipt, content)
         layout.traceback(job.stage, job.unit).unlink(missing_ok=True)
         return Outcome(job, "done", result)
     except Exception as error:
@@ -311,7 +302,9 @@ def run_step(
     imports. `function`: does the work and returns the files it wrote. Returns True if the step was done, False if it
     was still valid.
     """
-    key = unit_key({_path_in_run(layout, path): digests.digest(path) for path in inputs}, parameters, *code)
+    root = layout.root  # may be moved; absolute paths are of files elsewhere
+    names = {path: path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path) for path in inputs}
+    key = unit_key({name: digests.digest(path) for path, name in names.items()}, parameters, *code)
     receipt = layout.receipt("steps", name)
     if _is_valid(layout, receipt, key, digests):
         return False
@@ -328,11 +321,6 @@ def step_outputs(layout: RunLayout) -> list[Path]:
         done = read_receipt(receipt)  # without a readable one the step is done again
         paths += [layout.root / name for name in done.outputs] if done else []
     return [path for path in paths if path.is_relative_to(layout.group)]
-
-
-def _path_in_run(layout: RunLayout, path: Path) -> str:
-    """Path of a file relative to the run folder, which may be moved, or absolute if it is elsewhere."""
-    return path.relative_to(layout.root).as_posix() if path.is_relative_to(layout.root) else str(path)
 
 
 def _is_valid(layout: RunLayout, receipt: Path, key: str, digests: DigestCache) -> bool:

@@ -141,7 +141,6 @@ def progress_line(
 
 
 def in_work(running: int, left: int) -> str:
-    """How many of the units that are left are being worked on."""
     return f"{running} running, {left - running} queued"
 
 
@@ -168,7 +167,6 @@ class RateLimited:
         self._next = time.monotonic() + SECONDS_BETWEEN
 
     def __call__(self) -> None:
-        """Call the function if it is time."""
         started = time.monotonic()
         if started < self._next:
             return
@@ -264,12 +262,7 @@ def write_provenance(layout: RunLayout, command: Sequence[str], seed: int, sourc
     )
 
 
-_NOT_BIDS = (
-    "*.html", "*.toml", "report.json", "logs", "figures", "**/figures", "pages", "models", "group", "partial",
-    "explanations", "evaluation", "**/relevance", "*_relevance.*", "*_ledger.*", "*_regions.*", "*_quality.*",
-    "*_volumes.*", "*_xfm.*", "clinical.*", "scans.*", "manifest_comparison.*", "splits.*", "split_balance.*",
-    "failures.*", ".scratch",
-)  # fmt: skip
+_NOT_BIDS = Path(__file__).with_name("bidsignore.txt")
 """Files and folders that BIDS has no names for. The pattern of a folder must not end with a slash: the validator
 would look into it."""
 _README = """This folder holds a run of Heatlas on {input}.
@@ -296,4 +289,4 @@ def write_dataset_description(layout: RunLayout, input_root: Path, resolution_mm
     write_text(layout.readme, _README.format(input=relative_uri(input_root, layout.root), space=layout.space))
     resolution = f"{resolution_mm:g} mm isotropic, grid of {layout.space}"
     write_json(layout.mask_sidecar(resolution_mm), {"Type": "Brain", "Resolution": resolution})
-    write_text(layout.bidsignore, "\n".join(_NOT_BIDS) + "\n")
+    write_text(layout.bidsignore, _NOT_BIDS.read_text(encoding="utf-8"))

@@ -332,7 +332,6 @@ def read_config(path: Path) -> Any:
 
 
 def require_file(path: Path) -> None:
-    """Refuse a path that is not a regular file; raises UsageError."""
     try:
         kind = irregular_kind(path)
     except OSError as error:
@@ -345,6 +344,5 @@ def require_file(path: Path) -> None:
 
 
 def _where(error: BaseException, path: Path) -> str:
-    """The last line of the file in the traceback."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"line {lines[-1]}: " if lines else ""

@@ -17,5 +17,4 @@ def derived_seed(seed: int, *names: str | int) -> int:
 
 
 def generator(seed: int, *names: str | int) -> np.random.Generator:
-    """A numpy generator for one consumer."""
     return np.random.default_rng(derived_seed(seed, *names))
