@@ -96,10 +96,7 @@ def inherent_ledger(model: nn.Module, value: Value, features: Tensor) -> Inheren
             }
     contributions = (slopes[0] * features).detach().double().flatten(1)
     return InherentLedger(
-        answer.detach().double(),
-        contributions.clamp(min=0).sum(1),
-        contributions.clamp(max=0).sum(1),
-        shares,
+        answer.detach().double(), contributions.clamp(min=0).sum(1), contributions.clamp(max=0).sum(1), shares
     )
 
 

@@ -9,11 +9,7 @@ from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.bench.part import (
-    VERDICT_TABLES,
-    Part,
-    Shown,
-)
+from heatlas.pipeline.evaluation.bench.part import VERDICT_TABLES, Part, Shown
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE, write_shift_curve
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.models.families.registry import is_given

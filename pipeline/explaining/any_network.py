@@ -341,13 +341,7 @@ def deeplift(
 
 
 def expected_gradients(
-    network: nn.Module,
-    image: Image,
-    reference: Sequence[Image],
-    *,
-    alphas: int = 8,
-    seed: int = 0,
-    **options: Any,
+    network: nn.Module, image: Image, reference: Sequence[Image], *, alphas: int = 8, seed: int = 0, **options: Any
 ) -> Explained:
     """Expected gradients, relative to images of controls.
 

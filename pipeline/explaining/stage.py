@@ -101,11 +101,7 @@ CONSERVATION_APPLIED_TABLE = replace(
 
 
 def explain_scans(
-    work: Work,
-    scans: Sequence[Scan],
-    predictions: pd.DataFrame,
-    atlas: Atlas,
-    labelled: Sequence[Scan] | None = None,
+    work: Work, scans: Sequence[Scan], predictions: pd.DataFrame, atlas: Atlas, labelled: Sequence[Scan] | None = None
 ) -> list[Outcome]:
     """Write region tables, ledgers, the tables of accounts and the maps that are kept, of labelled scans.
 

@@ -213,15 +213,7 @@ def fold_job(
     training = dataclasses.replace(config.training, repeats=1, from_run="")
     backbone = on_backbone(config.model)
     network = config.model if backbone is None else backbone.keyed(config.model)
-    parameters = [
-        fold,
-        targets,
-        kind.outputs,
-        kind.explained,
-        network,
-        training,
-        config.registration.resolution_mm,
-    ]
+    parameters = [fold, targets, kind.outputs, kind.explained, network, training, config.registration.resolution_mm]
     parameters.append(control_of(config))
     facts, files_besides = facts_of(config, fold)
     key = unit_key(

@@ -175,10 +175,7 @@ class BcosViTConfig(BcosConfig):
         ]
 
 
-LAYERS = (
-    "B-cos layers scale each answer by an angle",
-    "a B-cos layer classifies each voxel before they are averaged",
-)
+LAYERS = ("B-cos layers scale each answer by an angle", "a B-cos layer classifies each voxel before they are averaged")
 BLOCKS = f"it hands relevance down by rules for MONAI's blocks, which are built otherwise. {INHERENT}, or rollout"
 
 

@@ -15,9 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from heatlas.pipeline.evaluation.bench.judging import (
-    class_difference,
-)
+from heatlas.pipeline.evaluation.bench.judging import class_difference
 from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, Floats, participant_interval
 from heatlas.pipeline.evaluation.scores.localisation import (
     FIRST,

@@ -29,11 +29,7 @@ from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.training.stage import FoldTask, train_fold
-from heatlas.studies.marker.marker_groups import (
-    MEASURES_TABLE,
-    MarkerMasks,
-    map_measures,
-)
+from heatlas.studies.marker.marker_groups import MEASURES_TABLE, MarkerMasks, map_measures
 from heatlas.studies.objectives.guidance import mask_of, own_mask
 from heatlas.studies.objectives.maps_in_training import explained_batch
 

@@ -24,10 +24,7 @@ from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.studies.long_tail import by_class, long_tailed_parts
 from heatlas.studies.probes.records import ProbeConfig, with_body
-from heatlas.studies.representations.probes import (
-    ALL,
-    PROBES,
-)
+from heatlas.studies.representations.probes import ALL, PROBES
 from heatlas.studies.representations.table import (
     BACKBONE,
     REPRESENTATIONS_TABLE,

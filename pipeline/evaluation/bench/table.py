@@ -32,13 +32,7 @@ from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, HeldOutPeople, balanced_accuracy, participant_interval
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, LOST
-from heatlas.pipeline.evaluation.scores.localisation import (
-    DRAWS_OF_RANKS,
-    FIRST,
-    dose_response,
-    ranked,
-    region_scores,
-)
+from heatlas.pipeline.evaluation.scores.localisation import DRAWS_OF_RANKS, FIRST, dose_response, ranked, region_scores
 from heatlas.pipeline.evaluation.scores.map_scores import (
     BOX_COLUMNS,
     IOU_COLUMNS,
