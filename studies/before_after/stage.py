@@ -38,6 +38,7 @@ from heatlas.studies.before_after.measures import (
     BEFORE,
     BEFORE_AFTER_TABLE,
     MEASURED_TABLE,
+    MEASURES,
     TEST,
     VALIDATION,
     before_after_table,
@@ -55,8 +56,8 @@ EQUAL = 1e-9
 def pareto_front(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which candidates no other one dominates: is at least as good in every measure, and better in one.
 
-    `values`: (candidates, measures), higher is better; NaN, a measure that is not defined, is worse than any number.
-    Returns (candidates,). Of equal candidates, all or none. It holds the best of each measure.
+    `values`: (candidates, measures), higher is better; NaN, a measure that is not defined, is worse than any number. Of
+    equal candidates, all or none. The set holds the best of each measure.
 
     Examples
     --------
@@ -76,8 +77,8 @@ def chosen(accuracy: NDArray[np.float64], maps: NDArray[np.float64], control: in
     test looks for would leak it. The control itself may be chosen. Maps alone must never choose: a network that finds
     one class only can have the best.
 
-    `accuracy`: (candidates,). `maps`: (candidates, measures), measures of maps, such as EPG and IoU; the first decides,
-    and among equal ones the first candidate. `control`: place of the control, trained as long without maps.
+    `accuracy`: (candidates,). `maps`: (candidates, measures); the first decides, and among equal ones the first
+    candidate. `control`: place of the control, trained as long without maps.
 
     Examples
     --------
@@ -96,20 +97,16 @@ OF_MAPS: Mapping[str, Sequence[str]] = {
     "readable-gradients": ("guided_cosine",),
 }
 """Measures that a weight of each kind of objective is chosen by, besides accuracy; the first decides."""
-_SAID = {
+_SCORES = {
     "balanced_accuracy": "Mean over the classes of the share of people whose class the network recognises",
-    "epg": "Mean share of the positive attribution inside the mask (EPG); of guidance",
-    "iou": "Mean overlap of map and mask (IoU); of guidance",
-    "teacher_cosine": "Mean cosine with the teacher's map; of distillation",
-    "agrees": "Share of people for whom it finds the class that the teacher finds; of distillation",
-    "guided_cosine": "Mean cosine with the gradient of guided backpropagation; of readable gradients",
+    **{name: f"{MEASURES[name]}; mean, of {kind} training" for kind, names in OF_MAPS.items() for name in names},
 }
 OBJECTIVE_WEIGHTS_TABLE = Table(
     "objective_weights",
     {
         "weight": "Weight of the loss of the maps; 0: trained as long without",
         "of_run": "Whether it is that of the run, whose networks were not trained again",
-        **{f"validation_{name}": f"{text}, in the validation parts of all folds" for name, text in _SAID.items()},
+        **{f"validation_{name}": f"{text}, in the validation parts of all folds" for name, text in _SCORES.items()},
         "in_pareto_set": "Whether no other weight is at least as good in every measure of the validation parts, and "
         "better in one",
         "chosen": "Whether it is the choice: of those in the Pareto set whose balanced accuracy in the validation "
@@ -117,7 +114,7 @@ OBJECTIVE_WEIGHTS_TABLE = Table(
         **{
             f"test_{name}": f"{text}, in the test parts; not used for the choice. With several folds it is a little "
             "too good for the weight chosen, since who is tested in one fold is a validation person of another"
-            for name, text in _SAID.items()
+            for name, text in _SCORES.items()
         },
         "n_validation": "Validation people, each once for every fold",
         "n_participants": "Participants tested, each by a network that has not seen them; a map without positive "
@@ -134,10 +131,10 @@ def measures_of_weights(
     measured: Mapping[float, Sequence[pd.DataFrame]], of_run: float
 ) -> dict[tuple[float, bool], pd.DataFrame]:
     """`MEASURED_TABLE` of all folds by weight, and whether it is that of the run, which the control's tables hold."""
-    frames = {weight: pd.concat(own, ignore_index=True) for weight, own in measured.items()}
-    own = frames[0.0]["training"] == AFTER
-    found = {(weight, False): frame for weight, frame in frames.items()}
-    return found | {(0.0, False): frames[0.0][~own], (of_run, True): frames[0.0][own]}
+    frames = {(weight, False): pd.concat(folds, ignore_index=True) for weight, folds in measured.items()}
+    control = frames[0.0, False]
+    after = control["training"] == AFTER
+    return frames | {(0.0, False): control[~after], (of_run, True): control[after]}
 
 
 def objective_weights_table(
@@ -146,9 +143,7 @@ def objective_weights_table(
     """One row per weight, from 0 up.
 
     Accuracy is balanced: where classes are unequal, a network that finds one class only would cost little otherwise.
-
-    `objective`: kind of the objective. `measured`: from `measures_of_weights`; weight 0 is among them. `labels`: class
-    of each participant.
+    `measured`: from `measures_of_weights`; weight 0 is among them. `labels`: class of each participant.
     """
     rows = []
     for (weight, of_run), frame in sorted(measured.items(), key=lambda one: one[0]):
@@ -176,11 +171,7 @@ NETWORKS = "objective-control"
 
 
 def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
-    """Train controls and further weights, measure all networks, write the tables and the mean maps.
-
-    Raises UsageError before any work: if the run was trained without maps. Raises BadInputError if no control could be
-    trained.
-    """
+    """Train controls and further weights, measure all networks, write the tables and the mean maps."""
     require_maps(cohort.config)
     config, layout, spec = cohort.config, cohort.layout, configured_input(cohort.config)
     variants = {weight: _variant(cohort, weight, digests) for weight in trained_weights(config)}
@@ -202,7 +193,7 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
             "  %s %.3f, then %.3f (%+.3f [%+.3f, %+.3f])",
             *(row[name] for name in ("measure", "before", "after", "change", "change_low", "change_high")),
         )
-    whole = {weight: measured[weight] for weight, variant in variants.items() if variant.name in networks.whole}
+    whole = {weight: measured[weight] for weight in variants if len(jobs[weight]) == len(cohort.tested_folds)}
     OBJECTIVE_WEIGHTS_TABLE.remove(layout)  # of an earlier call, with other weights
     if config.evaluation.objective_weights and 0.0 in whole:  # of other folds a mean is of other people
         labels = {scan.participant_id: str(scan.label) for scan in reversed(cohort.labelled)}

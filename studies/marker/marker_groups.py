@@ -60,10 +60,9 @@ def tied_marks(of_class: Bools, seed: int, share: float = TIED) -> Bools:
 
 @dataclass(frozen=True, eq=False)
 class GroupAnswers:
-    """People with both copies of their scan.
+    """People with both copies of their scan, (people,).
 
-    `plain`, `marked`: (people,), 1 where the copy is classified correctly, else 0. `of_class`: (people,), whether the
-    person is of the positive class.
+    `plain`, `marked`: 1 where the copy is classified correctly, else 0. `of_class`: whether of the positive class.
     """
 
     plain: Floats
@@ -86,25 +85,21 @@ class GroupAnswers:
 
     @property
     def worst(self) -> float:
-        """Accuracy of the worst group; NaN if any group has nobody."""
         return float(np.min(list(self.accuracies.values())))
 
     @property
     def mean_accuracy(self) -> float:
-        """Mean accuracy of the four groups."""
         return float(np.mean(list(self.accuracies.values())))
 
     @property
     def as_in_training(self) -> float:
         """Mean accuracy of the two groups that training knows: the marker goes with the diagnosis."""
-        found = self.accuracies
-        return (found[GROUPS[0]] + found[GROUPS[-1]]) / 2
+        return (self.accuracies[GROUPS[0]] + self.accuracies[GROUPS[-1]]) / 2
 
     @property
     def against_training(self) -> float:
         """Mean accuracy of the other two groups, in which a network that goes by the marker is wrong."""
-        found = self.accuracies
-        return (found[GROUPS[1]] + found[GROUPS[2]]) / 2
+        return (self.accuracies[GROUPS[1]] + self.accuracies[GROUPS[2]]) / 2
 
     @property
     def per_person(self) -> Mapping[str, Floats]:
@@ -118,11 +113,7 @@ class GroupAnswers:
 
 @dataclass(frozen=True, eq=False)
 class MarkerMasks:
-    """Where a map should be, and where not.
-
-    `mask`: (D, H, W), as meant: before any dilation. `boxes`: (D, H, W), bounding boxes of its parts. `marker`: (D, H,
-    W).
-    """
+    """Where a map should be, and where not, all (D, H, W); `mask`: before any dilation; `boxes`: around its parts."""
 
     mask: Bools
     boxes: Bools
@@ -168,11 +159,10 @@ class Chance:
 def chance_of_worst(people: Sequence[int], seeds: int = 1, opposite: bool = False) -> Chance:
     """The worst group of a network that tosses a coin for each person, whatever their disease and marker; exact.
 
-    NaN if a class has nobody.
-
-    `people`: number of people in each class; each has two copies, which the coin answers alike. `seeds`: networks over
-    which the worst group is averaged, each with coins of its own. `opposite`: whether one of a person's copies is then
-    right and the other wrong, as where the marker is to be recognised; otherwise both are right or both are wrong.
+    NaN if a class has nobody. `people`: in each class; each has two copies, which the coin answers alike. `seeds`:
+    networks over which the worst group is averaged, each with coins of its own. `opposite`: whether one of a person's
+    copies is then right and the other wrong, as where the marker is to be recognised; otherwise both are right or both
+    are wrong.
 
     Examples
     --------
@@ -203,9 +193,7 @@ def worst_interval(right: Sequence[int], people: Sequence[int], level: float = 0
     """Interval of the least of several shares, which holds it in 95 % or more, and its estimate always.
 
     The least lower bound of all groups, and the least upper bound at a level divided by their number (Clopper-Pearson
-    bounds of each). Groups may share people. NaN if a group has nobody.
-
-    `right`, `people`: successes and people of each group.
+    bounds of each `right` of `people`). Groups may share people. NaN if a group has nobody.
 
     Examples
     --------
@@ -221,11 +209,10 @@ def worst_interval(right: Sequence[int], people: Sequence[int], level: float = 0
 
 
 def mean_of_classes(values: Floats, of_class: NDArray[np.bool_], level: float = 0.05) -> tuple[float, float, float]:
-    """The mean over two classes of the means of their people, and its Welch's t interval.
+    """Mean over two classes of the means of their people (people,), with the bounds of its Welch's t interval.
 
-    `values`: (people,), such as differences of a person's answers by two networks, averaged over seeds. `of_class`:
-    (people,). Returns mean, lower and upper bound. No bounds (NaN) for fewer than two people in a class, and where
-    nobody differs from the others of the class: an interval without width would claim certainty.
+    No bounds (NaN) for fewer than two people in a class, and where nobody differs from the others of the class: an
+    interval without width would claim certainty.
     """
     parts = [values[of_class == label] for label in (False, True)]
     if not all(map(len, parts)):
@@ -239,13 +226,14 @@ def mean_of_classes(values: Floats, of_class: NDArray[np.bool_], level: float = 
     return middle, middle - half, middle + half
 
 
-_MAPS = {
+IN_MASK = {
     "epg": "Share of the positive attribution inside the mask (energy pointing game)",
     "iou": "Overlap of the mask with the voxels above a share of the largest attribution, the share that is best for "
     "the same network's maps of its validation people (intersection over union)",
     "on_object_epg": "Share inside the mask of the positive attribution in the bounding boxes of its parts",
-    "on_marker": "Share of the positive attribution on the marker",
 }
+"""How well a map keeps to a mask, in the words of all tables that say so."""
+_MAPS = {**IN_MASK, "on_marker": "Share of the positive attribution on the marker"}
 MEASURES_TABLE = Table(
     "marker_measures",
     {
@@ -258,15 +246,24 @@ MEASURES_TABLE = Table(
     "copy of a scan tested", "What does a network make of each copy?", stage="evaluation",
     file="evaluation/models/marker_diagnosis_control/fold-0/measures.tsv",
 )  # fmt: skip
-_AGREEMENT = {
-    f"agreement_{name}{end}": text
-    for name, which in (("as_in_training", "go together"), ("against_training", "do not go together"))
-    for end, text in (("", f"Share of copies for which it finds the class that the teacher finds, where marker and "
-                           f"diagnosis {which}: mean of the two groups; of a distilled run"),
-                      ("_change", "The same minus that of the control"),
-                      ("_change_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
-                      ("_change_high", "Upper bound"))
-}  # fmt: skip
+
+
+def _change(name: str) -> dict[str, str]:
+    """Columns of a difference from the control."""
+    return {
+        f"{name}_change": f"{name} minus that of the control",
+        f"{name}_change_low": "Lower bound of its 95 % interval over participants, paired (Welch's t)",
+        f"{name}_change_high": "Upper bound",
+    }
+
+
+_AGREEMENT: dict[str, str] = {}
+for _name, _which in (("as_in_training", "go together"), ("against_training", "do not go together")):
+    _AGREEMENT |= {
+        f"agreement_{_name}": "Share of copies for which it finds the class that the teacher finds, where marker and "
+        f"diagnosis {_which}: mean of the two groups; of a distilled run",
+        **_change(f"agreement_{_name}"),
+    }
 MARKER_TABLE = Table(
     "marker_groups",
     {
@@ -289,15 +286,13 @@ MARKER_TABLE = Table(
                             "what goes with its class in training is wrong there",
         **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
         "n_no_positive": "Copies whose map has no positive value: they have no epg, iou, on_object_epg or on_marker",
-        "epg_change": "epg minus that of the control",
+        **_change("epg"),
         "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-        "epg_change_high": "Upper bound",
         "worst_group_change": "worst_group minus that of the control; without an interval, since that of a least value "
         "of few participants does not hold",
-        **{f"{name}_change{end}": text.format(name) for name in ("mean_accuracy", "as_in_training", "against_training")
-           for end, text in (("", "{} minus that of the control"),
-                             ("_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
-                             ("_high", "Upper bound"))},
+        **_change("mean_accuracy"),
+        **_change("as_in_training"),
+        **_change("against_training"),
         **_AGREEMENT,
     },
     "task and training",
@@ -324,11 +319,7 @@ def answers_of(answers: pd.DataFrame, positive: Mapping[str, bool], measure: str
 def marker_row(
     task: str, training: str, answers: pd.DataFrame, control: pd.DataFrame, weight: float, positive: Mapping[str, bool]
 ) -> dict[str, object]:
-    """One row of the table.
-
-    `answers`, `control`: `MEASURES_TABLE` of this training and of the control; paired by participant. `positive`:
-    whether a participant has the positive diagnosis.
-    """
+    """One row of the table; `answers`, `control`: `MEASURES_TABLE` of this training and of the control."""
     tested = answers_of(answers, positive)
     means = answers.groupby("participant_id")[list(_MAPS)].mean()
     on_marker = answers[answers["marked"].astype(bool)].groupby("participant_id")["on_marker"].mean()
@@ -340,8 +331,7 @@ def marker_row(
     row |= {f"accuracy_{name}": value for name, value in tested.accuracies.items()}
     row |= {"worst_group": tested.worst, "worst_group_low": low, "worst_group_high": high}
     row |= {"chance": chance.expected, "chance_low": chance.low, "chance_high": chance.high}
-    row |= {"mean_accuracy": tested.mean_accuracy, "as_in_training": tested.as_in_training}
-    row |= {"against_training": tested.against_training}
+    row |= {name: getattr(tested, name) for name in ("mean_accuracy", "as_in_training", "against_training")}
     agreed = answers_of(answers, positive, "agrees")
     row |= {f"agreement_{name}": getattr(agreed, name) for name in ("as_in_training", "against_training")}
     row |= {name: float(means[name].mean()) for name in _MAPS} | {"on_marker": float(on_marker.mean())}

@@ -34,7 +34,6 @@ from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
@@ -50,9 +49,9 @@ LEAST_SPREAD = 1e-6
 class CohortMaps:
     """Scores and sums of all scans of a cohort.
 
-    `scores`: CohortMaps of `pipeline.evaluation.bench.scan_job`, with ``scan_id``. `sums`: (str, str), by network and
-    map, then by scan id: sums over bilateral groups. A scan without a finite map is missing. `n_voxels`: voxels of each
-    group. `methods`: method by map. `intensity`: by scan id: mean intensity of each group, as networks see it.
+    `scores`: rows of `pipeline.evaluation.bench.scan_job`, with ``scan_id``. `sums`: by network and map, then by scan
+    id: over bilateral groups; a scan without a finite map is missing. `n_voxels`: of each group. `methods`: by map.
+    `intensity`: by scan id: mean of each group, as networks see it.
     """
 
     scores: pd.DataFrame
@@ -88,9 +87,8 @@ def density_of(rows: CohortMaps, network: str, name: str, scan_id: str) -> Float
 def class_difference(table: pd.DataFrame, paired: bool) -> Floats:
     """Hedges' g of each group between the classes, with the fold held, or the person of planted copies.
 
-    Where a number is predicted: the slope on it, per standard deviation, in the same unit.
-
-    `table`: from `densities`. `paired`: whether everyone has a copy of either class.
+    Where a number is predicted: the slope on it, per standard deviation, in the same unit. `paired`: whether everyone
+    has a copy of either class.
     """
     level = table.index.get_level_values("participant_id" if paired else "fold")
     outcome = table.index.get_level_values("outcome").to_numpy(float)
@@ -129,10 +127,10 @@ CASCADE_STEPS = 4
 class Extent:
     """How much is asked beside the maps of the true networks and those made without a network; nothing by default.
 
-    `shuffles`: swaps of labels, each with networks of its own. `nulls`: whether untrained networks and cascades are
-    asked, in one positive scan per fold. `faithful`: whether faithfulness is measured: all of it in a few positive
-    scans per fold (``[evaluation] scans``), recognition through the map in every one. `controls`: whether every fold
-    must have controls, whatever the methods need.
+    `shuffles`: swaps of labels, each with networks of its own. `nulls`: untrained networks and cascades, in one
+    positive scan per fold. `faithful`: all of faithfulness in a few positive scans per fold (``[evaluation] scans``),
+    recognition through the map in every one. `controls`: whether every fold must have controls, whatever the methods
+    need.
     """
 
     shuffles: int = 0
@@ -174,7 +172,8 @@ class Judge:
         return jobs
 
     def _job(self, scan: Scan, steps: Sequence[int]) -> Job:
-        cohort, files = self.cohort, self._files(scan)
+        cohort, resolution = self.cohort, self.cohort.config.registration.resolution_mm
+        files = cohort.layout.scan(scan.participant_id, scan.session_id, resolution)
         real = NullNetwork(REAL, self._network(scan, REAL))
         networks = [real]
         names = [shuffled_name(number + 1) for number in range(self.extent.shuffles)]
@@ -216,10 +215,6 @@ class Judge:
         key = unit_key(inputs, facts, judge_scan, *modules, *code_of(cohort.config.model))
         return Job(STAGE, f"{cohort.name}_{scan.name}", key, outputs, judge_scan, (task,), on_gpu=True)
 
-    def _files(self, scan: Scan) -> ScanFiles:
-        resolution = self.cohort.config.registration.resolution_mm
-        return self.cohort.layout.scan(scan.participant_id, scan.session_id, resolution)
-
     def _network(self, scan: Scan, name: str) -> Network:
         """With its controls, where it has some: image maps and faithfulness use them, but can do without."""
         fold = self.cohort.fold_of(scan)
@@ -237,24 +232,15 @@ def judged_rows(
     executor: Executor,
     digests: DigestCache,
 ) -> tuple[JudgedCohort, CohortMaps, list[Outcome]]:
-    """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed.
-
-    Returns the cohort without scans that failed. Raises BadInputError if every scan of a class failed.
-    """
+    """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed."""
     jobs = Judge(cohort, explanations, extent, digests).jobs()
-    outcomes = run_jobs(cohort.layout, jobs, executor, f"maps of the {_TITLES[cohort.name]}")
-    left = those_judged(cohort, outcomes)
-    return left, gathered(left, [outcome for outcome in outcomes if outcome.ok], explanations), outcomes
-
-
-_TITLES = {"run": "run", PLANTED: "planted copies"}
+    title = "planted copies" if cohort.name == PLANTED else "run"
+    outcomes = run_jobs(cohort.layout, jobs, executor, f"maps of the {title}")
+    return *maps_of(cohort, explanations, outcomes), outcomes
 
 
 def those_judged(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> JudgedCohort:
-    """A cohort without the scans that failed, which must not take the rankings of all maps with them.
-
-    Raises BadInputError if a class has no scan left.
-    """
+    """A cohort without the scans that failed; refuses one of which all scans of a class failed."""
     failed = {outcome.job.arguments[0].scan.scan_id for outcome in outcomes if not outcome.ok}
     left = tuple(scan for scan in cohort.scans if scan.scan_id not in failed)
     for label in cohort.task.classes:
@@ -291,10 +277,7 @@ def gathered(cohort: JudgedCohort, outcomes: Sequence[Outcome], explanations: Se
 def map_jobs(
     cohort: JudgedCohort, explanations: tuple[Explanation, ...], digests: DigestCache, stage: str
 ) -> list[Job]:
-    """One unit per scan: its maps by the networks of the cohort, summed over regions.
-
-    `stage`: names receipts and failures, which are kept apart from those of other parts.
-    """
+    """One unit per scan: its maps by the networks of the cohort, summed over regions; `stage` names the receipts."""
     untold = dataclasses.replace(cohort, truth=None)  # regions are scored, voxels are not
     jobs = Judge(untold, explanations, Extent(), digests).jobs()
     return [dataclasses.replace(job, stage=stage) for job in jobs]
@@ -303,7 +286,7 @@ def map_jobs(
 def maps_of(
     cohort: JudgedCohort, explanations: Sequence[Explanation], outcomes: Sequence[Outcome]
 ) -> tuple[JudgedCohort, CohortMaps]:
-    """The scans that were explained and their sums; raises as `those_judged`."""
+    """The scans that were explained, and their sums."""
     left = those_judged(cohort, outcomes)
     return left, gathered(left, [outcome for outcome in outcomes if outcome.ok], explanations)
 
