@@ -22,18 +22,13 @@ from heatlas.pipeline.run.config.settings import Config
 
 
 def balanced_accuracy(targets: np.ndarray, logits: np.ndarray) -> float:
-    """Mean recall over classes (for two classes the mean of sensitivity and specificity).
-
-    `targets`: (N,), class numbers; all must occur. `logits`: (N, classes), the largest is predicted; the first in case
-    of ties.
-    """
+    """Mean recall over classes, all of which must occur; of class numbers (N,) and logits (N, classes)."""
     return float(balanced_accuracy_score(targets, predicted_class(logits)))
 
 
 def predicted_class(logits: np.ndarray) -> np.ndarray:
     """Predicted class per row of logits; the first in case of ties."""
-    classes: np.ndarray = logits.argmax(axis=1)
-    return classes
+    return np.asarray(logits.argmax(axis=1))
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
@@ -44,8 +39,7 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 def positive_probability(logits: np.ndarray) -> np.ndarray:
     """Softmax probability of class 1, in float64 and without overflow."""
     margin = logits[:, 1].astype(np.float64) - logits[:, 0].astype(np.float64)
-    probability: np.ndarray = np.exp(-np.logaddexp(0.0, -margin))
-    return probability
+    return np.asarray(np.exp(-np.logaddexp(0.0, -margin)))
 
 
 def outcome(target: int, predicted: int) -> str:
@@ -80,8 +74,8 @@ def bias_line(target: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
     >>> bias_line(np.array([50.0, 70.0, 90.0]), np.array([60.0, 70.0, 80.0]))
     (35.0, 0.5)
     """
-    deviation = target - target.mean()
-    if len(target) < MIN_PARTICIPANTS or not deviation.any():
+    deviation = target - target.mean() if len(target) >= MIN_PARTICIPANTS else np.zeros(1)
+    if not deviation.any():
         return float("nan"), float("nan")
     slope = float(deviation @ predicted / (deviation @ deviation))
     return float(predicted.mean()) - slope * float(target.mean()), slope
@@ -93,10 +87,7 @@ def with_corrected_gaps(predictions: pd.DataFrame) -> pd.DataFrame:
     for fold in result["fold"].unique():
         here = result["fold"] == fold
         others = result[~here].groupby("participant_id")[["target", "prediction"]].mean()
-        if len(others):
-            intercept, slope = bias_line(others["target"].to_numpy(float), others["prediction"].to_numpy(float))
-        else:
-            intercept = slope = float("nan")
+        intercept, slope = bias_line(others["target"].to_numpy(float), others["prediction"].to_numpy(float))
         expected = intercept + slope * result.loc[here, "target"]
         result.loc[here, "corrected_gap"] = result.loc[here, "prediction"] - expected
         result.loc[here, ["correction_intercept", "correction_slope"]] = [intercept, slope]
@@ -117,7 +108,5 @@ def control_of(config: Config) -> str:
     >>> control_of(load_config(overrides={"training": {"control": "binarised"}, "cohort": {"shuffle_labels": True}}))
     'binarised, shuffled labels'
     """
-    parts = ["binarised"] * (config.training.control == "binarised") + [
-        "shuffled labels"
-    ] * config.cohort.shuffle_labels
-    return ", ".join(parts) or NO_CONTROL
+    kinds = {"binarised": config.training.control == "binarised", "shuffled labels": config.cohort.shuffle_labels}
+    return ", ".join(name for name, is_kind in kinds.items() if is_kind) or NO_CONTROL

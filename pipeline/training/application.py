@@ -48,10 +48,7 @@ _IDENTITY = described("participant_id", "session_id", "scan_id")
 NETWORK_COLUMNS = {
     **_IDENTITY,
     "fold": "Fold whose network made the prediction, without the participant in training or selection",
-    "logit_negative": PREDICTION_COLUMNS["logit_negative"],
-    "logit_positive": PREDICTION_COLUMNS["logit_positive"],
-    "probability": PREDICTION_COLUMNS["probability"],
-    "control": PREDICTION_COLUMNS["control"],
+    **{name: PREDICTION_COLUMNS[name] for name in ("logit_negative", "logit_positive", "probability", "control")},
 }
 """Columns of ``models/fold-*/predictions_applied.tsv``."""
 NETWORK_TABLE = Table(
@@ -80,10 +77,7 @@ PREDICTIONS_APPLIED_TABLE = Table(
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """Input of a worker that applies one network.
-
-    `scans`: registered; of participants the network was not trained or selected with.
-    """
+    """Input of a worker that applies one network to scans of people whom it was not trained or selected with."""
 
     layout: RunLayout
     fold: int
@@ -92,13 +86,12 @@ class NetworkTask:
 
 
 def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) -> list[Outcome]:
-    """Predict kept scans outside the contrast.
+    """Predict kept scans outside the contrast; one outcome per network.
 
     `scans`: registered, without a label. Scans without an applicable network have no row (with a single split, if their
     participant's labelled scans were used for training; or if the only applicable network could not be trained); they
-    are counted in the log. `trained`: folds with a trained network. Returns one per network.
-    ``predictions_applied.tsv`` has the predicted scans, averaged over networks, which each row names. It is removed if
-    there are none. Raises BadInputError if a scan has a label.
+    are counted in the log. `trained`: folds with a trained network. ``predictions_applied.tsv`` is removed if no scan
+    is predicted.
     """
     layout, split, cohort = work.layout, work.split, work.config.cohort
     labelled = [scan.name for scan in scans if scan.label is not None]
@@ -148,10 +141,9 @@ def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, .
 
 
 def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.DataFrame:
-    """Average the logits of the networks, as those of an ensemble are; one row per scan.
+    """Average the logits of the networks, as those of an ensemble are; one row of `APPLIED_COLUMNS` per scan.
 
-    `answers`: `NETWORK_COLUMNS`, one row per scan and network. `classes`: negative, positive. Returns
-    `APPLIED_COLUMNS`, sorted as the scan table.
+    `answers`: `NETWORK_COLUMNS`, one row per scan and network. `classes`: negative, positive.
     """
     answers = answers.sort_values("fold")
     by_scan = answers.groupby(list(_IDENTITY), dropna=False, sort=False)
@@ -184,7 +176,7 @@ def _job(work: Work, fold: int, scans: tuple[Scan, ...]) -> Job:
 def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
     """Predict all scans of a task by its network; the function of a `Job`.
 
-    Raises BadInputError if a scan cannot be read, or the network was trained or selected with its participant.
+    Refuses a network that was trained or selected with a participant.
     """
     model = task.layout.fold(task.fold)
     device = chosen_device(task.config.training)

@@ -32,7 +32,7 @@ from heatlas.pipeline.models.dynamic import LogitLayer
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.pipeline.training.baselines.ridge import Floats, RidgeFit, fit, rotation
+from heatlas.pipeline.training.baselines.ridge import Floats, fit, rotation
 from heatlas.pipeline.training.objectives.records import Batch, Context, Measures, Objective
 from heatlas.pipeline.training.progress import BestEpoch, EpochRecord
 from heatlas.pipeline.training.trainer import Trained, batches
@@ -63,10 +63,7 @@ def require_plain(config: Config) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Standardised values of scans, read from a file in parts.
-
-    `values`: (scans, columns).
-    """
+    """Standardised values of scans (scans, columns), read from a file in parts."""
 
     values: NDArray[np.float32]
 
@@ -80,7 +77,6 @@ class Columns:
             yield part, (own - mean) / spread, mean, spread
 
     def inner(self) -> Floats:
-        """Inner products of scans, shape (scans, scans)."""
         found = np.zeros((len(self.values), len(self.values)))
         for _, own, _, _ in self.parts():
             found += own @ own.T
@@ -112,9 +108,8 @@ def solved(
 
     `model`: its last layer is linear; changed in place. `parts`: training and validation part. No epoch is chosen, so
     the validation part is learned from as well. `people`: of all scans, in order. `objective`: for the loss and the
-    score of the history, and the scale of a number. `seed`: of the inner folds, by which the penalty is chosen.
-    `folder`: for a file of all columns. Returns a history of one epoch, whose validation loss and score are those of
-    the inner folds. Raises BadInputError if there are too few people of a class.
+    score of the history, and the scale of a number. `seed`: of the inner folds, by which the penalty is chosen, and
+    whose loss and score those of validation are. `folder`: for a file of all columns.
     """
     targets = torch.cat([part.targets for part in parts])
     wanted = _in_units(targets, objective)
@@ -138,24 +133,20 @@ def solved(
         last.weight.copy_(torch.from_numpy(weights))
         last.bias.copy_(torch.from_numpy(intercepts))
     outputs = inner @ turn @ found.weights.T + found.intercepts
-    return _trained(model, outputs, found, targets, objective)
+    return as_trained(model, (outputs, found.held_out), (targets, targets), objective)
 
 
 def _in_units(targets: Tensor, objective: Objective) -> Floats:
     """Targets as the network gives them: a number in standard deviations from the mean."""
     scale: Mapping[str, Any] = objective.facts
-    own: Floats = on_host(targets).double().numpy()
-    if "target_sd" not in scale:
-        return own
-    standardised: Floats = (own - scale["target_mean"]) / scale["target_sd"]
-    return standardised
+    values = np.asarray(on_host(targets).double().numpy())
+    return np.asarray((values - scale["target_mean"]) / scale["target_sd"]) if "target_sd" in scale else values
 
 
 @torch.no_grad()
 def _before(model: StagedModel, volume: Tensor) -> NDArray[np.float32]:
     """What the last layer gets of a volume (1, C, D, H, W), shape (columns,)."""
-    found: NDArray[np.float32] = on_host(_layers(model)[:-1](volume.float()).flatten()).numpy()
-    return found
+    return np.asarray(on_host(_layers(model)[:-1](volume.float()).flatten()).numpy())
 
 
 def _layers(model: StagedModel) -> nn.Sequential:
@@ -185,11 +176,14 @@ def measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures
     return objective.measures({name: on_host(values) for name, values in logged.items()})
 
 
-def _trained(model: StagedModel, outputs: Floats, found: RidgeFit, targets: Tensor, objective: Objective) -> Trained:
-    own, held_out = (measured(one, targets, objective) for one in (outputs, found.held_out))
+def as_trained(
+    network: nn.Module, outputs: tuple[Floats, Floats], targets: tuple[Tensor, Tensor], objective: Objective
+) -> Trained:
+    """A network as the result of a training of one epoch, with its losses on the training and validation part."""
+    own, held_out = (measured(one, wanted, objective) for one, wanted in zip(outputs, targets, strict=True))
     record = EpochRecord(1, own.loss, own.score, held_out.loss, held_out.score)
     selection = BestEpoch(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
-    return Trained(selection, (record,), {name: value.clone() for name, value in model.state_dict().items()})
+    return Trained(selection, (record,), {name: value.clone() for name, value in network.state_dict().items()})
 
 
 SHRINKAGE = 1e-3
@@ -200,7 +194,7 @@ effect; where they do not, many offsets are equally good, and it chooses the mid
 def balanced_offsets(logits: Floats, targets: NDArray[np.int64]) -> Floats:
     """Offsets (C,), with a mean of 0, that give the least cross-entropy with each class weighted alike.
 
-    `logits`: (scans, C). `targets`: (scans,), classes, 0 to C - 1.
+    `logits`: (scans, C). `targets`: (scans,), class numbers.
 
     Examples
     --------
@@ -227,8 +221,7 @@ def balanced_offsets(logits: Floats, targets: NDArray[np.int64]) -> Floats:
 def centre(model: nn.Module, part: LabelledVolumes, batch_size: int) -> list[float]:
     """Add the offsets of each class, fitted to some scans, to the last constant of a network; they are returned.
 
-    `model`: in evaluation mode; its last `LogitLayer` is changed. `part`: scans that the network knows, with classes as
-    targets. `batch_size`: scans asked at a time. Raises UsageError for a network without such a constant.
+    `model`: in evaluation mode; its last `LogitLayer` is changed. `part`: scans that the network knows.
     """
     layers = [module for module in model.modules() if isinstance(module, LogitLayer)]
     if not layers:

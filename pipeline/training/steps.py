@@ -141,7 +141,6 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files."""
         return self.rank == 0
 
     def share(self, indices: np.ndarray) -> np.ndarray:
@@ -155,7 +154,6 @@ class Ranks:
         return indices[self.rank :: self.count]
 
     def wrapped(self, model: nn.Module) -> nn.Module:
-        """The network whose backward pass averages gradients over processes."""
         if self.count == 1:
             return model
         device = next(model.parameters()).device
@@ -202,10 +200,7 @@ def require_devices(count: int, device: torch.device) -> None:
 
 
 def in_processes(count: int, device: torch.device, function: Callable[..., None], *arguments: Any) -> None:
-    """Call ``function(ranks, *arguments)`` in `count` connected processes and wait for all.
-
-    Raises torch.multiprocessing.ProcessRaisedException with the traceback of the process that failed.
-    """
+    """Call ``function(ranks, *arguments)`` in `count` connected processes and wait for all."""
     require_devices(count, device)
     with tempfile.TemporaryDirectory(prefix="heatlas-") as folder:
         meeting = Path(folder) / "meeting"

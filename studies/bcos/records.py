@@ -184,9 +184,12 @@ Geometry = Callable[[Any], int]
 
 
 def _family(
-    name: str, settings: type[BcosConfig], smallest: Geometry, described: Callable[[Any], str],
+    name: str,
+    settings: type[BcosConfig],
+    smallest: Geometry,
+    described: Callable[[Any], str],
     step: Geometry = lambda _: 1,
-) -> Family:  # fmt: skip
+) -> Family:
     """A family; networks may start from conventional ones.
 
     `step` is the edge of the windows that tile the input without overlap: what does not fill one stays unseen.

@@ -114,18 +114,13 @@ def explanation_distance(of_student: Tensor, of_teacher: Tensor, within: Tensor 
     """1 - cosine of two maps of the same shape (B, ...), (B,): 0 if they are proportional, 2 if opposite.
 
     0, without a gradient, where either is zero everywhere: no direction can be taught (a Grad-CAM of dead units).
-    Source: Parchami-Araghi, Böhle, Rao & Schiele 2024, eq. 3.
+    `within`: 1 where the maps are compared; broadcast to them.
 
     Parameters
     ----------
     of_student, of_teacher : Tensor
     within : Tensor or None
         1 where the maps are compared, of their shape or one that is broadcast to it; None for everywhere.
-
-    Examples
-    --------
-    >>> explanation_distance(torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]])).tolist()
-    [0.0, 0.0]
     """
     student, teacher = (maps if within is None else maps * within for maps in (of_student, of_teacher))
     student, teacher = student.flatten(1), teacher.flatten(1)
@@ -152,10 +147,9 @@ def attention_distance(of_student: Tensor, of_teacher: Tensor, within: Tensor | 
 class Guidance:
     """How maps are guided.
 
-    `loss`: one of `LOSSES`. `map`: as of `studies.objectives.maps_in_training.explained_batch`. `stage`:
-    boundary of the network at which the map is made; 0 the input, -1 the last stage with voxels. `weight`: of the mean
-    guidance loss, relative to that of the task. 0 trains as without guidance, to the bit. `classes`: classes whose maps
-    are guided; those of other people are not.
+    `loss`: one of `LOSSES`. `map`: as of `studies.objectives.maps_in_training.explained_batch`. `stage`: boundary at
+    which the map is made; 0 the input, -1 the last stage with voxels. `weight`: of the mean guidance loss, relative to
+    that of the task; 0 trains as without guidance, to the bit. `classes`: whose maps are guided.
     """
 
     loss: str = "energy"
@@ -182,9 +176,8 @@ def guided(task: Objective, guidance: Guidance) -> Objective:
         if not own.any():
             return task.loss(model, batch, context)
         targets = batch.targets if batch.targets.dtype == torch.int64 else torch.zeros_like(batch.scans)
-        explained = explained_batch(
-            model, batch.volumes, targets, guidance.map, guidance.stage, reference=context.reference
-        )
+        shown, at = guidance.map, guidance.stage
+        explained = explained_batch(model, batch.volumes, targets, shown, at, reference=context.reference)
         of_task, logged = task.loss(KnownOutput(explained.logits), batch, context)
         maps, masks = explained.maps, masks_of(batch, context)
         if not own.all():  # to take all of them would be a copy
@@ -205,7 +198,6 @@ class KnownOutput(nn.Module):
         self._output = output
 
     def forward(self, volumes: Tensor) -> Tensor:
-        """The output, (B, K), whatever the volumes."""
         return self._output
 
 
@@ -221,9 +213,8 @@ def _annotated(batch: Batch, context: Context, guidance: Guidance) -> Tensor:
     """Which scans of a batch have a mask that counts, (B,)."""
     if context.masks is None:
         return torch.zeros_like(batch.scans, dtype=torch.bool)
-    known = (
-        torch.ones_like(batch.scans, dtype=torch.bool) if context.annotated is None else context.annotated[batch.scans]
-    )
+    everyone = torch.ones_like(batch.scans, dtype=torch.bool)
+    known = everyone if context.annotated is None else context.annotated[batch.scans]
     if batch.targets.dtype != torch.int64:
         return known
     wanted = torch.as_tensor(guidance.classes, device=batch.targets.device)
@@ -237,11 +228,7 @@ BRAIN = "brain"
 def mask_of(
     wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput, template: str = DEFAULT_TEMPLATE
 ) -> NDArray[np.bool_]:
-    """Where maps should be, on the grid that the network sees; before dilation.
-
-    Raises UsageError for an unknown region, or a mask without a voxel that the network sees. Raises BadInputError for a
-    file that cannot be read or lies on another grid.
-    """
+    """Where maps should be, on the grid that the network sees; before dilation."""
     if wanted.mask:
         found = _read_on(Path(wanted.mask), spec.template_grid, "objective.mask") > 0
         if wanted.boxes:
@@ -268,10 +255,7 @@ def mask_of(
 
 
 def own_mask(wanted: ObjectiveConfig, files: ScanFiles, spec: NetworkInput) -> NDArray[np.bool_] | None:
-    """Where the map of one scan should be, by the person's own labels, as `mask_of`; None without them.
-
-    Raises BadInputError for a file that cannot be read or lies on another grid.
-    """
+    """Where the map of one scan should be, by the person's own labels, as `mask_of`; None without them."""
     if not files.own_labels.is_file():
         return None
     labels = _read_on(files.own_labels, spec.template_grid, "own labels")
@@ -327,17 +311,12 @@ def masks_for(
     config: Config, task: Task, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device,
     layout: RunLayout | None = None,
 ) -> Context:  # fmt: skip
-    """Masks of the training part of a fold.
-
-    `layout`: where the scans lie; needed for masks of people's own anatomy only. Raises UsageError for an unknown
-    region or class, an empty mask, or an annotated share of nobody. Raises BadInputError if the mask cannot be read.
-    """
+    """Masks of the training part of a fold; `layout`: needed for masks of people's own anatomy only."""
     wanted = config.objective
     unknown = [name for name in wanted.classes if name not in task.outputs]
     if unknown:
-        raise UsageError(
-            f"objective.classes: {', '.join(unknown)}: no such class; there are {', '.join(task.outputs)}."
-        )
+        there = ", ".join(task.outputs)
+        raise UsageError(f"objective.classes: {', '.join(unknown)}: no such class; there are {there}.")
     if wanted.own_anatomy:
         return own_masks(config, spec, fold, scans, device, layout)
     mask = mask_of(wanted, config.regions.atlas, spec, config.registration.template)

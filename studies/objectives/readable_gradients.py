@@ -32,12 +32,10 @@ OTHERS = (functional.leaky_relu, functional.prelu, functional.gelu, functional.s
 
 
 def mean_absolute(own: Tensor, guided: Tensor) -> Tensor:
-    """Mean absolute difference over voxels, (B,)."""
     return (own - guided).abs().flatten(1).mean(1)
 
 
 def mean_squared(own: Tensor, guided: Tensor) -> Tensor:
-    """Mean squared difference over voxels, (B,)."""
     return ((own - guided) ** 2).flatten(1).mean(1)
 
 
@@ -97,7 +95,6 @@ def readable(task: Objective, distance: str, weight: float) -> Objective:
 
 
 def with_readable_gradients(objective: Objective, config: Config, task: Task) -> Objective:
-    """The objective of a task, with readable gradients as the settings ask."""
     wanted = config.objective
     if wanted.guided_alone and wanted.uses_maps:
         return guided_alone(objective)
@@ -105,7 +102,6 @@ def with_readable_gradients(objective: Objective, config: Config, task: Task) ->
 
 
 def facts_of_gradients(config: Config, fold: Fold) -> tuple[object, Mapping[str, Path]]:
-    """Settings that readable gradients depend on."""
     return [settings_for_key(config), None], {}
 
 
@@ -130,8 +126,8 @@ def guided_alone(task: Objective) -> Objective:
 def both_gradients(loss: Tensor, volumes: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
     """The gradient of a loss by the volumes, and the guided one; of a forward pass within `GuidedReLUs`.
 
-    `loss`: one number. `volumes`: (B, 1, D, H, W), a leaf. `learning`: whether the first is to be differentiated again;
-    the guided one never is.
+    `volumes`: (B, 1, D, H, W), a leaf. `learning`: whether the first is to be differentiated again; the guided one
+    never is.
     """
     with gradients_of_features(guided=True):
         (guided,) = torch.autograd.grad(loss, volumes, retain_graph=True)
@@ -147,7 +143,6 @@ class GuidedReLUs(TwiceDifferentiable):
     """Whether there was a ReLU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuse activations that have no such rule."""
         _require_rule(func)
         self.found = self.found or func in RELUS
         return super().__torch_function__(func, types, args, kwargs)
@@ -160,7 +155,6 @@ class AlwaysGuided(TorchFunctionMode):
     """As of `GuidedReLUs`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuse activations that have no such rule."""
         _require_rule(func)
         if func in RELUS:
             self.found = True

@@ -72,12 +72,7 @@ PRETRAINING_TABLE = Table(
 
 
 def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
-    """The scans to learn from, and the participants of the validation part, drawn by the seed.
-
-    Raises UsageError for a probe, batches without negatives, a queue as long as there are scans, or an average of
-    queues. Raises BadInputError for fewer than `FEWEST` participants, or no split in the folder whose participants are
-    left out.
-    """
+    """The scans to learn from, and the participants of the validation part, drawn by the seed."""
     settings, training = config.pretraining, config.training
     if isinstance(config.model, ProbeConfig):
         raise UsageError('heatlas pretrain makes backbones, and model.architecture = "probe" stands on one.')
@@ -152,10 +147,7 @@ def _with_long_tail(config: Config, scans: Sequence[Scan]) -> tuple[Scan, ...]:
 
 
 def tail_people(config: Config, scans: Sequence[Scan]) -> tuple[str, ...]:
-    """Participants with the lowest temperature; none where it does not depend on the class.
-
-    Raises BadInputError if nobody is of one of the classes, or everybody is of them.
-    """
+    """Participants with the lowest temperature; none where it does not depend on the class."""
     wanted, class_of = config.pretraining.tail_classes, classes_of(scans)
     if not wanted:
         return ()
@@ -177,8 +169,7 @@ def validation_count(people: int, fraction: float) -> int:
 class PretrainingTask:
     """Input of the worker; picklable.
 
-    `scans`: registered. `validation`: participants whose scans are not learned from. `tail`: participants with the
-    lowest temperature.
+    `validation`: participants whose scans are not learned from. `tail`: participants with the lowest temperature.
     """
 
     layout: RunLayout
@@ -206,10 +197,7 @@ class PretrainingTask:
 def pretrain(
     layout: RunLayout, scans: Sequence[Scan], config: Config, executor: Executor, digests: DigestCache
 ) -> list[Outcome]:
-    """Train a backbone without labels; its network, description and history are those of ``layout.backbone``.
-
-    `scans`: registered. Raises UsageError, BadInputError as `parts_of`; if the grid is too small for the network.
-    """
+    """Train a backbone without labels on registered scans; its files are those of ``layout.backbone``."""
     spec = configured_input(config)
     family_of(config.model).require_fits(spec.shape, config.model)
     scans, validation = parts_of(config, scans)

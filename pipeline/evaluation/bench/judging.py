@@ -34,6 +34,7 @@ from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
@@ -172,8 +173,7 @@ class Judge:
         return jobs
 
     def _job(self, scan: Scan, steps: Sequence[int]) -> Job:
-        cohort, resolution = self.cohort, self.cohort.config.registration.resolution_mm
-        files = cohort.layout.scan(scan.participant_id, scan.session_id, resolution)
+        cohort, files = self.cohort, self._files(scan)
         real = NullNetwork(REAL, self._network(scan, REAL))
         networks = [real]
         names = [shuffled_name(number + 1) for number in range(self.extent.shuffles)]
@@ -214,6 +214,10 @@ class Judge:
         modules = sorted({asked.module for asked in self.explanations})
         key = unit_key(inputs, facts, judge_scan, *modules, *code_of(cohort.config.model))
         return Job(STAGE, f"{cohort.name}_{scan.name}", key, outputs, judge_scan, (task,), on_gpu=True)
+
+    def _files(self, scan: Scan) -> ScanFiles:
+        resolution = self.cohort.config.registration.resolution_mm
+        return self.cohort.layout.scan(scan.participant_id, scan.session_id, resolution)
 
     def _network(self, scan: Scan, name: str) -> Network:
         """With its controls, where it has some: image maps and faithfulness use them, but can do without."""

@@ -44,8 +44,7 @@ class ImageFeatures:
     """What the baselines see of one scan.
 
     `means`, `spreads`: (kinds of images * regions,), of the regions with voxels on the grid, in the order of their
-    numbers; of the first kind of image first. `smoothed`: flat, inside what the network sees. `untrained`: features by
-    an untrained network.
+    numbers. `smoothed`: flat, inside what the network sees.
     """
 
     means: Floats
@@ -55,10 +54,7 @@ class ImageFeatures:
 
 
 def image_features(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> ImageFeatures:
-    """Read a registered scan as the network sees it, standardise it within the brain, and summarise it.
-
-    Raises BadInputError if the scan cannot be read; see `pipeline.models.inputs.read_channels`.
-    """
+    """Read a registered scan as the network sees it, standardise it within the brain, and summarise it."""
     volumes, labels = [standardised(image) for image in read_channels(files, spec)], atlas.labels_in(spec.box)
     voxel_mm = min(spec.template_grid.voxel_sizes_mm)
     means, spreads = zip(*(by_region(volume, labels) for volume in volumes), strict=True)
@@ -149,10 +145,9 @@ def random_weights(images: int) -> tuple[tuple[Tensor, ...], ...]:
 
 
 def random_features(volumes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Features of one scan.
+    """Features (3528,) of one scan (images, X, Y, Z), standardised, with voxels of about 4 mm.
 
-    `volumes`: (images, X, Y, Z), standardised, voxels of about 4 mm. Returns (3528,). Of each scale the means of its
-    channels in octants, then covariances of its first 32 channels, 16 of the first.
+    Of each scale the means of its channels in octants, then covariances of its first 32 channels, 16 of the first.
     """
     import torch
 

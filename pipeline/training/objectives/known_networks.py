@@ -54,11 +54,7 @@ def start_of(folder: str, fold: Fold) -> FoldFiles:
 def known_network(
     setting: str, files: FoldFiles, task: Task, spec: NetworkInput, fold: Fold, device: torch.device
 ) -> LoadedModel:
-    """Read a network of the same task that a fold may build on.
-
-    `setting`: that names the run, for messages. `spec`: what the new network sees. Raises UsageError for other outputs
-    or another grid, or if it was trained with test participants of the fold. Raises BadInputError if it cannot be read.
-    """
+    """Read a network of the same task and grid that a fold may build on; `setting`: that names the run, for messages."""
     loaded = load_model(files, device)
     if loaded.classes != task.outputs:
         raise UsageError(
@@ -98,8 +94,6 @@ def people_before(config: Config, fold: Fold) -> list[str]:
     """Participants that the backbone of a probe, or the network a training starts from, has learned from; sorted.
 
     Those of a file of weights are not known.
-
-    Raises UsageError, BadInputError if there is no such network, or it cannot be read.
     """
     below, files = on_backbone(config.model), list[FoldFiles]()
     if config.training.from_run:
@@ -114,13 +108,10 @@ def people_before(config: Config, fold: Fold) -> list[str]:
 def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor] | None:
     """Weights that a network starts with, by name; None where all are fresh.
 
-    Those of the network in ``training.from_run``, of an ensemble the first member; B-cos networks may also start from
-    a conventional one, which is converted (Arya, Rao, Böhle & Schiele 2024). The last stage of a network of another
-    task is fresh. Without ``from_run`` those of the backbone of a probe, unless labels are shuffled and it knows the
-    true ones.
-
-    Raises UsageError for a network of another family or with other settings, one of another grid, or one that was
-    trained with test participants of the fold. Raises BadInputError if it cannot be read.
+    Those of the network in ``training.from_run``, of an ensemble the first member; B-cos networks may also start from a
+    conventional one, which is converted (Arya, Rao, Böhle & Schiele 2024). The last stage of a network of another task
+    is fresh. Without ``from_run`` those of the backbone of a probe, unless labels are shuffled and it knows the true
+    ones.
     """
     folder, settings = config.training.from_run, config.model
     if not folder:
@@ -174,7 +165,7 @@ def without_other_runs(config: Config) -> Config:
 
 
 def require_start(config: Config, split: Split) -> None:
-    """Refuse before any work starts what no fold can start from; raises as `weights_to_start_from`."""
+    """Refuse before any work starts what no fold can start from."""
     if (below := on_backbone(config.model)) is not None:
         below.require(config.model, config.cohort.shuffle_labels)
     if config.training.from_run and config.cohort.shuffle_labels:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -34,8 +35,7 @@ from heatlas.pipeline.training.objectives.records import Batch, Context, Logged,
 def binary_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, least: float = 0.0) -> torch.Tensor:
     """Mean over classes of the binary cross-entropy of each scan, (B,).
 
-    `logits`: (B, C). `targets`: class numbers (B,), or probabilities (B, C). `least`: lower targets are raised to it: 1
-    / C for off-targets.
+    `logits`: (B, C). `targets`: class numbers (B,), or probabilities (B, C); lower ones are raised to `least`.
 
     Examples
     --------
@@ -60,16 +60,16 @@ def binary(weights: torch.Tensor, off_targets: bool) -> Objective:
         plain = binary_cross_entropy(logits.detach(), batch.targets) * own
         return losses.mean(), {"loss": plain, "output": logits, "target": batch.targets}
 
-    known = on_host(weights)
-
-    def measures(logged: Logged) -> Measures:
-        targets = logged["target"]
-        mean = logged["loss"].sum() / known[targets].sum()
-        return Measures(float(mean), balanced_accuracy(targets.numpy(), logged["output"].numpy()))
-
-    facts = {"class_weights": known.tolist(), "off_target": least}
+    facts = {"class_weights": on_host(weights).tolist(), "off_target": least}
     name = "off-target" if off_targets else "binary-cross-entropy"
-    return Objective(name, loss, measures, "balanced_accuracy", 1, facts)
+    return Objective(name, loss, partial(_of_classes, on_host(weights)), "balanced_accuracy", 1, facts)
+
+
+def _of_classes(weights: torch.Tensor, logged: Logged) -> Measures:
+    """Weighted mean of the losses, and balanced accuracy."""
+    targets = logged["target"]
+    mean = logged["loss"].sum() / weights[targets].sum()
+    return Measures(float(mean), balanced_accuracy(targets.numpy(), logged["output"].numpy()))
 
 
 def wrong_classes(targets: torch.Tensor, classes: int) -> torch.Tensor:
@@ -84,10 +84,9 @@ def wrong_classes(targets: torch.Tensor, classes: int) -> torch.Tensor:
 
 
 def mean_absolute_weights(model: StagedModel, volumes: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-    """Mean absolute weight of a class for each scan, (B,), which can be differentiated.
+    """Mean absolute weight of a class for each scan (B,), which can be differentiated.
 
-    `model`: dynamic linear behind its first stage, the encoding. `volumes`: (B, 1, D, H, W). `classes`: (B,). Raises
-    UsageError for a network without dynamic linear layers.
+    `model`: dynamic linear behind its first stage, the encoding.
     """
     if not dynamic_layers(model):
         raise UsageError("a penalty on W(x) needs a network that is one linear map for each input (B-cos, CoDA).")
@@ -137,27 +136,17 @@ def class_weights(targets: torch.Tensor, balance: bool, classes: int = 2) -> tor
     return (len(targets) / (classes * counts.to(torch.float32))).to(targets.device)
 
 
-def weighted_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of each scan times the weight of its class, shape (B,)."""
-    return functional.cross_entropy(logits.float(), targets, reduction="none") * weights[targets]
-
-
 def classification(weights: torch.Tensor) -> Objective:
     """Cross-entropy; `weights` (classes,) are those of `class_weights`. The score is the balanced accuracy."""
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[torch.Tensor, Logged]:
-        logits = model(batch.volumes)
-        losses = weighted_cross_entropy(logits, batch.targets, weights)
-        return losses.mean(), {"loss": losses, "output": logits.float(), "target": batch.targets}
+        logits = model(batch.volumes).float()
+        losses = functional.cross_entropy(logits, batch.targets, reduction="none") * weights[batch.targets]
+        return losses.mean(), {"loss": losses, "output": logits, "target": batch.targets}
 
     known = on_host(weights)
-
-    def measures(logged: Logged) -> Measures:
-        targets = logged["target"]
-        mean = logged["loss"].sum() / known[targets].sum()
-        return Measures(float(mean), balanced_accuracy(targets.numpy(), logged["output"].numpy()))
-
-    return Objective("cross-entropy", loss, measures, "balanced_accuracy", 1, {"class_weights": known.tolist()})
+    facts = {"class_weights": known.tolist()}
+    return Objective("cross-entropy", loss, partial(_of_classes, known), "balanced_accuracy", 1, facts)
 
 
 LOSSES: Mapping[str, Callable[..., torch.Tensor]] = {"mse": functional.mse_loss, "huber": functional.huber_loss}
@@ -210,10 +199,10 @@ def targets_of(task: Task, values: Sequence[float]) -> torch.Tensor:
 
 
 def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy") -> Objective:
-    """The loss of the settings for classes, squared error or Huber loss for regression.
+    """The loss of the settings for classes, squared error or Huber loss for regression; `targets`: of the training
+    part.
 
-    `targets`: of the training part. `usual`: loss for classes where the settings say ``usual``: that of the family of
-    networks.
+    `usual`: loss for classes where the settings say ``usual``: that of the family of networks.
     """
     if task.is_number:
         if config.weight_penalty:
