@@ -104,9 +104,7 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
 
     Scans of the test part keep their labels, so that what the network says of them can be judged. Of people with scans
     of both classes, half exchange their own two labels. All names of a person change together. Where there are several
-    classes, or numbers, see `least_associated`.
-
-    Raises BadInputError if the training part has fewer than `FEWEST` people of a class.
+    classes, or numbers, see `least_associated`. Refuses a training part with fewer than `FEWEST` people of a class.
     """
     if task_of(config).kind.name != TWO_CLASSES:
         return _with_labels_of_others(scans, fold, task_of(config), seed)
@@ -195,12 +193,10 @@ SHUFFLED, CASCADE = "shuffled", "cascade"
 
 
 def shuffled_name(number: int) -> str:
-    """Name of the networks (one per fold) of one swap of labels, counted from 1."""
     return f"{SHUFFLED}-{number}"
 
 
 def cascade_name(randomised: int) -> str:
-    """Name of networks whose last layers are drawn anew."""
     return f"{CASCADE}-{randomised}"
 
 
@@ -212,10 +208,9 @@ def networks_of(cohort: JudgedCohort, name: str) -> EvaluationLayout:
 
 
 def shuffled_variants(cohort: JudgedCohort, numbers: Sequence[int]) -> list[Variant]:
-    """Networks on swapped labels, with the recipe of the run: one variant per swap.
+    """Networks on swapped labels, with the recipe of the run: one variant per swap, numbered from 1.
 
-    `numbers`: numbers of the swaps, from 1. A fold whose training part has too few people of a class to exchange labels
-    raises BadInputError when its scans are asked for.
+    A fold whose training part has too few people of a class raises BadInputError when its scans are asked for.
     """
 
     def scans(seed: int, fold: Fold) -> Sequence[Scan]:
@@ -254,17 +249,15 @@ def randomised(loaded: LoadedModel, layers: int | None, seed: int, volumes: Tens
 
     `layers`: how many layers with parameters, counted from the head, are drawn anew. Buffers, such as the statistics of
     batch normalisation, stay. None: an untrained network, buffers included. `volumes`: (B, 1, D, H, W), from which an
-    untrained network takes the constants that training would start from. Without them the signals of a deep B-cos
+    untrained network takes the constants that training would start from: without them the signals of a deep B-cos
     network vanish, and its map would be no null but nothing.
     """
     model = copy.deepcopy(loaded.model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         members = members_of(model)
-        fresh = [
-            build_network(loaded.settings, loaded.input.shape, len(loaded.classes), loaded.input.channels)
-            for _ in members
-        ]
+        given = loaded.settings, loaded.input.shape, len(loaded.classes), loaded.input.channels
+        fresh = [build_network(*given) for _ in members]
     names = layers_with_parameters(model)[::-1][:layers]
     for member, drawn in zip(members, fresh, strict=True):
         if layers is None:

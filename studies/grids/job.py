@@ -56,8 +56,8 @@ FOCUS = "lrp focus"
 class GridToScore:
     """All that a worker needs to score one grid.
 
-    `number`: number of the grid among all. `files`: files of the scan in each cell. `network`: has seen none of them,
-    with the controls of its fold. `training`: for the device. `every`: every stage, instead of the input and the last.
+    `number`: of the grid among all. `files`: of the scan in each cell. `network`: has seen none of them. `every`: every
+    stage, instead of the input and the last.
     """
 
     number: int
@@ -73,16 +73,12 @@ class GridToScore:
 
 
 def layout_of(kind: Kind, settings: GridsConfig) -> Layout:
-    """Cells of a kind of grid."""
     return Layout(PAIR if kind == "pair" else settings.layout)
 
 
 @kept_memory()
 def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, Any]:
-    """Write ``scores`` and ``invariance`` (TSV) and ``pictures`` (NPZ) of a grid; the function of a `Job`.
-
-    Raises BadInputError if a scan or the network cannot be read or do not fit.
-    """
+    """Write ``scores`` and ``invariance`` (TSV) and ``pictures`` (NPZ) of a grid; the function of a `Job`."""
     device, grid = chosen_device(task.training), task.grid
     loaded, layout = task.network.load(device), layout_of(grid.kind, task.settings)
     read = [torch.from_numpy(read_network_volume(files, loaded.input))[None] for files in task.files]
@@ -147,8 +143,7 @@ def picture(values: Tensor, layout: Layout, cell: int) -> NDArray[np.float32]:
     """Positive part of a map (D, H, W) summed along the last axis, the explained cell first."""
     cells = layout.split(values.clamp(min=0)[None, None])
     order = [cell, *(number for number in range(layout.cells) if number != cell)]
-    found: NDArray[np.float32] = layout.compose(cells[order])[0, 0].sum(dim=2).float().cpu().numpy()
-    return found
+    return np.asarray(layout.compose(cells[order])[0, 0].sum(dim=2).float().cpu().numpy())
 
 
 def _invariance(

@@ -50,11 +50,9 @@ class Layout:
 
     @property
     def cells(self) -> int:
-        """Number of cells."""
         return math.prod(self.counts)
 
     def place(self, cell: int) -> Shape:
-        """Position of a cell along each axis."""
         _, b, c = self.counts
         return cell // (b * c), cell // c % b, cell % c
 
@@ -64,7 +62,6 @@ class Layout:
         return a, b, c
 
     def shape(self, cell: Shape) -> Shape:
-        """Voxels of the whole grid."""
         a, b, c = (n * side for n, side in zip(self.counts, cell, strict=True))
         return a, b, c
 
@@ -91,10 +88,7 @@ class Layout:
         return torch.cat([self.cell(whole, number) for number in range(self.cells)])
 
     def cell_shape(self, whole: Tensor) -> Shape:
-        """Voxels of one cell of a grid.
-
-        Raises BadInputError if the grid cannot be cut into equal cells.
-        """
+        """Voxels of one cell of a grid."""
         sides = tuple(whole.shape[-3:])
         if any(side % n for side, n in zip(sides, self.counts, strict=True)):
             raise BadInputError(f"a volume of {sides} voxels cannot be cut into {self.counts} equal cells.")
@@ -134,10 +128,7 @@ ATTEMPTS = 100
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Scans that may stand in a grid.
-
-    `scans`: their places in the table of scans. `labels`: class of each. `confidence`: probability of its class.
-    """
+    """Scans that may stand in a grid, by their places in the table of scans, with the probability of their class."""
 
     scans: NDArray[np.int64]
     labels: NDArray[np.int64]
@@ -145,7 +136,6 @@ class Candidates:
     confidence: NDArray[np.float64]
 
     def of(self, label: int) -> NDArray[np.int64]:
-        """Rows of one class."""
         return np.flatnonzero(self.labels == label)
 
 
@@ -153,8 +143,7 @@ class Candidates:
 class Grid:
     """One grid and the question asked of it.
 
-    `scans`: scan in each cell, by its place in the table of scans. `labels`: class of each. `target`: the class
-    explained. `cell`: where it is.
+    `scans`: scan in each cell, by its place in the table of scans. `target`: the class explained. `cell`: where it is.
     """
 
     kind: Kind
@@ -178,9 +167,8 @@ def confident(
     The literature takes a confidence of 0.99 and more, which networks of this kind rarely have; so a share is taken and
     the threshold it gives is kept. Rescaling the probabilities (temperature) would choose the same scans.
 
-    `probabilities`: (scans, classes). `top`: share of the recognised scans of each class, above 0 to 1. `fewest`: scans
-    of each class taken at least, as far as they are recognised: a grid needs several. Raises BadInputError if a class
-    has no recognised scan; names all of them.
+    `probabilities`: (scans, classes). `top`: share of the recognised scans of each class, above 0 to 1. `fewest`: of
+    each class taken at least, as far as they are recognised: a grid needs several.
 
     Examples
     --------
@@ -212,8 +200,7 @@ def draw_grids(
 ) -> tuple[Grid, ...]:
     """Grids with a scan of the target class in one cell: first the most confident scan, then the next, then again.
 
-    `target`: class to be explained. `count`: grids. `seed`: draws the place of the target and the other scans. Raises
-    BadInputError if there are too few scans or participants.
+    `count`: grids. `seed`: draws the place of the target and the other scans.
     """
     classes = sorted(set(candidates.labels.tolist()))
     grids = []

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -102,11 +102,9 @@ def agreement_table(scores: pd.DataFrame, cohort: str) -> pd.DataFrame:
     for (setting, kind), of_setting in of_grids.groupby(["setting", "kind"], sort=False):
         matrix = spearman_matrix(scores, str(setting), str(kind))
         values = matrix.to_numpy(float)
-        for a, first in enumerate(matrix.index):
-            for b in range(a + 1, len(matrix)):
-                made.append(
-                    [cohort, setting, kind, *first, *matrix.index[b], values[a, b], of_setting["grid"].nunique()]
-                )
+        count = of_setting["grid"].nunique()
+        for a, b in combinations(range(len(matrix)), 2):
+            made.append([cohort, setting, kind, *matrix.index[a], *matrix.index[b], values[a, b], count])
     return AGREEMENT_TABLE.frame(made).astype({"stage_a": "Int64", "stage_b": "Int64"})
 
 
@@ -117,15 +115,10 @@ def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFram
     for method, of_method in rows.groupby("method", sort=False):
         measured, notes = of_method[of_method["share_cancelling"].notna()], of_method["note"].dropna()
         plain, cancelling = measured["share_plain"].mean(), measured["share_cancelling"].mean()
-        made.append(
-            {
-                "cohort": cohort, "method": method, "n_grids": len(measured),
-                "logit_difference": of_method["logit_difference"].max(), "share_plain": plain,
-                "share_cancelling": cancelling,
-                "invariant": None if np.isnan(cancelling) else bool(abs(cancelling - plain) <= SAME),
-                "note": notes.iloc[0] if len(notes) else None,
-            }
-        )  # fmt: skip
+        row = {"cohort": cohort, "method": method, "n_grids": len(measured), "share_plain": plain}
+        row |= {"logit_difference": of_method["logit_difference"].max(), "share_cancelling": cancelling}
+        row["invariant"] = None if np.isnan(cancelling) else bool(abs(cancelling - plain) <= SAME)
+        made.append(row | {"note": notes.iloc[0] if len(notes) else None})
     return INVARIANCE_TABLE.frame(made).astype({"invariant": "boolean"})
 
 
@@ -137,10 +130,7 @@ SHOWN = 99.5
 
 @dataclass(frozen=True, eq=False)
 class Bin:
-    """Maps between two ranks.
-
-    `members`: maps, best first. `example`: the median of them. `mean`: (D, H, W). `share`: mean share.
-    """
+    """Maps between two ranks, best first; `example`: the median of them; `mean`: (D, H, W)."""
 
     members: tuple[int, ...]
     example: int
@@ -158,8 +148,6 @@ class Aggregated:
 
 def bin_edges(count: int, edges: Sequence[float] = EDGES) -> list[int]:
     """Ranks at which bins begin and end: rounded, at least one map per bin.
-
-    Raises BadInputError for fewer maps than bins.
 
     Examples
     --------
@@ -181,10 +169,9 @@ def aggregated(
     maps: NDArray[np.floating], shares: NDArray[np.floating], inside: NDArray[np.floating],
     edges: Sequence[float] = EDGES,
 ) -> Aggregated:  # fmt: skip
-    """Bins of maps of one cell position.
+    """Bins of maps (N, D, H, W) of one cell position.
 
-    `maps`: (N, D, H, W). `shares`: (N,), NaN for undefined maps. `inside`: (N,), positive attribution in the cell.
-    `edges`: per cent.
+    `shares`: (N,), NaN for undefined maps. `inside`: (N,), positive attribution in the cell. `edges`: per cent.
     """
     defined = np.flatnonzero(np.isfinite(shares))
     order = defined[np.lexsort((-np.asarray(inside)[defined], -np.asarray(shares)[defined]))]
@@ -193,14 +180,8 @@ def aggregated(
     for start, stop in pairwise(ranks):
         members = order[start:stop]
         mean = np.mean([np.asarray(maps[place], dtype=np.float64) for place in np.sort(members)], axis=0)
-        bins.append(
-            Bin(
-                tuple(map(int, members)),
-                int(members[(len(members) - 1) // 2]),
-                mean,
-                float(np.asarray(shares, dtype=np.float64)[members].mean()),
-            )
-        )
+        share = float(np.asarray(shares, dtype=np.float64)[members].mean())
+        bins.append(Bin(tuple(map(int, members)), int(members[(len(members) - 1) // 2]), mean, share))
     limit = float(np.percentile(np.abs([part.mean for part in bins]), SHOWN))
     return Aggregated(tuple(bins), limit)
 
@@ -306,8 +287,7 @@ class GridJobs(Judge):
 def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
     """Grids of every fold: of each class the most confident scans are explained, as many as the settings say.
 
-    With `quick` half as many, and no pairs. Where no grid can be made for a fold, kind and class, there is a
-    note instead.
+    With `quick` half as many, and no pairs. Where none can be made for a fold, kind and class, there is a note instead.
     """
     planned: list[Planned] = []
     settings = cohort.config.evaluation.grids
@@ -366,11 +346,7 @@ def _candidates(cohort: JudgedCohort, fold: int, places: Sequence[int]) -> Candi
 def evaluate_grids(
     cohort: JudgedCohort, explanations: tuple[Explanation, ...], quick: bool, executor: Executor, digests: DigestCache
 ) -> list[Outcome]:
-    """Score all grids of a cohort and write the tables.
-
-    Raises BadInputError if no grid can be made in any fold, or all failed. Raises UsageError for settings that leave
-    nothing to make.
-    """
+    """Score all grids of a cohort and write the tables."""
     planned = planned_grids(cohort, quick)
     maker = GridJobs(cohort, explanations, Extent(), digests)
     jobs = [maker.job(number, plan, not quick) for number, plan in enumerate(planned) if plan.grid is not None]
@@ -414,7 +390,6 @@ def _write_tables(cohort: JudgedCohort, planned: Sequence[Planned], outcomes: Se
 
 
 def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
-    """Scores of some grids, from the tables of their units of work."""
     texts = ["setting", "method", "kind", "note", "local"]
     return pd.concat([read_table(path, [], texts) for path in paths], ignore_index=True)
 

@@ -90,21 +90,20 @@ def features_of_stages(network: StagedModel, volumes: Tensor) -> list[Tensor]:
 
 
 def kept_stages(network: StagedModel, shape: Shape, count: int = 0) -> tuple[tuple[nn.Module, ...], tuple[int, ...]]:
-    """The first stages of a network, all that give features with voxels unless a number is given; channels after each.
-
-    `shape`: voxels of its input. `count`: 0 for all. Raises UsageError if there are not so many.
-    """
+    """The first stages of a network, all that give features with voxels or `count` of them; channels after each."""
     weight = next(network.parameters())
     was_training = network.training
     empty = torch.zeros(1, 1, *shape, dtype=weight.dtype, device=weight.device)
     features = features_of_stages(network.eval(), empty)
     network.train(was_training)
     if not features or count > len(features):
+        if not features:
+            raise UsageError(
+                "model.backbone: no stage of the backbone gives features with voxels, so no probe can stand on it."
+            )
         raise UsageError(
             f"model.stages = {count}: {len(features)} stages of the backbone give features with voxels; keep 1 to "
             f"{len(features)} of them, or 0 for all."
-            if features
-            else "model.backbone: no stage of the backbone gives features with voxels, so no probe can stand on it."
         )
     number = count or len(features)
     return tuple(network.stages[:number]), tuple(one.shape[1] for one in features[:number])
@@ -149,8 +148,8 @@ def attended(features: Tensor, weights: Tensor) -> Tensor:
 class AttentionPooling(nn.Module):
     """The last attention as a function of the last features alone: the queries, and what may be attended to, stay.
 
-    `query`: (B, d), or (B, C, d), of each volume. `keys`: (B, D, H, W). `values`: the linear map V (d, d) of the
-    features that are pooled; None for the features themselves.
+    `query`: (B, d), or (B, C, d). `keys`: (B, D, H, W). `values`: the linear map V (d, d) of the features that are
+    pooled; None for the features themselves.
     """
 
     def __init__(self, query: Tensor, keys: Tensor, values: Tensor | None = None) -> None:
@@ -180,7 +179,6 @@ class AttentionStream(nn.Module):
 
     `widths`: channels after each of its stages. `first`: stage at which the stream begins. `projected`: whether keys
     and values of each stage are linear maps of its features. `classes`: queries, one of each class; 0 for one of all.
-    Raises UsageError for a stage that is not there.
     """
 
     def __init__(
@@ -246,10 +244,7 @@ CODA_RANKS, CODA_KERNELS = (8, 8), (3, 1)
 
 
 class UnitProjection(nn.Module):
-    """Fewer channels for each voxel, by weights of norm 1 per channel, so that no answer exceeds the norm of its voxel.
-
-    `before`, `after`: channels.
-    """
+    """Fewer channels for each voxel, by weights of norm 1 per channel: no answer exceeds the norm of its voxel."""
 
     keeps_places: ClassVar[bool] = True
 
@@ -321,8 +316,7 @@ def coda_head(channels: int, hidden: int, outputs: int, bias: float) -> list[nn.
 def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bool, outputs: int) -> StagedModel:
     """A probe on a network. Stages: the backbone, one per hidden layer of the head, its last layer with the logits.
 
-    `network`: whose first stages become the backbone; they are not copied. `settings`: with the backbone written out.
-    `dynamic`: whether the backbone is dynamic linear.
+    `network`: its first stages become the backbone; they are not copied. `settings`: with the backbone written out.
     """
     stages, widths = kept_stages(network, shape, settings.stages)
     body = Backbone(stages, frozen=not settings.train_backbone)
@@ -368,8 +362,7 @@ def backbone_weights(
 ) -> Mapping[str, Tensor]:
     """Weights of the backbone of a probe, by their names in the probe.
 
-    `load`: reads a network, and refuses one that the fold must not build on. Raises UsageError for a folder without a
-    backbone, or another family. Raises BadInputError if it cannot be read.
+    `load`: reads a network, and refuses one that the fold must not build on.
     """
     body, path = body_of(settings), Path(settings.backbone)
     if path.is_file():

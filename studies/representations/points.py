@@ -31,10 +31,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class FeatureVectors:
-    """Scans as points of norm 1.
-
-    `values`: (scans, d). `participant`: (scans,).
-    """
+    """Scans (scans, d) as points of norm 1."""
 
     values: Floats
     participant: NDArray[np.str_]
@@ -55,7 +52,6 @@ class FeatureVectors:
         return np.asarray(1 / np.bincount(self.codes)[self.codes])
 
     def of(self, people: Collection[str]) -> FeatureVectors:
-        """Scans of some participants."""
         there = np.isin(self.participant, list(people))
         return FeatureVectors(self.values[there], self.participant[there])
 
@@ -77,10 +73,7 @@ class FeatureVectors:
 
 
 def points_of(features: ArrayLike, people: Sequence[str]) -> FeatureVectors:
-    """Scale the features of each scan to norm 1.
-
-    `features`: (scans, d). `people`: participant of each scan. Raises BadInputError if the two do not match, or a scan
-    has no direction: all its features are 0, or one is not finite.
+    """Scale the features (scans, d) of each scan to norm 1; refuses a scan without a direction: all 0, or not finite.
 
     Examples
     --------
@@ -104,14 +97,11 @@ def points_of(features: ArrayLike, people: Sequence[str]) -> FeatureVectors:
 def _directions(values: Floats) -> Floats:
     values = values / np.maximum(np.abs(values).max(axis=1, keepdims=True), np.finfo(float).tiny)
     norm = np.linalg.norm(values, axis=1, keepdims=True)
-    result: Floats = np.divide(values, norm, out=np.zeros_like(values), where=norm > 0)
-    return result
+    return np.asarray(np.divide(values, norm, out=np.zeros_like(values), where=norm > 0))
 
 
 def one_per_person(values: Sequence[object], people: Sequence[str], column: str) -> dict[str, str]:
-    """The class or site of each participant; participants without one are left out.
-
-    Raises BadInputError if scans of one participant have different ones.
+    """The class or site of each participant, in all scans the same; participants without one are left out.
 
     Examples
     --------
@@ -149,14 +139,15 @@ def alignments(points: FeatureVectors) -> Floats:
     own = np.eye(len(points.people))[points.codes]
     between = own.T @ squared_distances(points) @ own
     scans = own.sum(axis=0)
-    result: Floats = np.divide(np.diag(between), scans * (scans - 1), out=np.full(len(scans), np.nan), where=scans > 1)
-    return result
+    nothing = np.full(len(scans), np.nan)
+    return np.asarray(np.divide(np.diag(between), scans * (scans - 1), out=nothing, where=scans > 1))
 
 
 def uniformity(points: FeatureVectors, t: float = 2.0) -> Callable[[Floats], Floats]:
     """Logarithm of the mean of ``exp(-t d²)`` over pairs of different participants, as a function of their weights.
 
     Lower is better: 0 if all features are equal, and never below -4 t. Pairs of scans of one participant are left out.
+    Returns (draws,) from weights (draws, people); NaN in a draw of one participant only.
 
     Returns (draws,) from weights (draws, people); NaN in a draw of one participant only. Raises BadInputError for fewer
     than two participants.
@@ -177,8 +168,7 @@ def uniformity(points: FeatureVectors, t: float = 2.0) -> Callable[[Floats], Flo
     def of_weights(weights: Floats) -> Floats:
         pairs = weights.sum(axis=1) ** 2 - (weights**2).sum(axis=1)
         total = ((weights @ kernel) * weights).sum(axis=1)
-        result: Floats = np.log(np.divide(total, pairs, out=np.full(len(weights), np.nan), where=pairs > 0))
-        return result
+        return np.asarray(np.log(np.divide(total, pairs, out=np.full(len(weights), np.nan), where=pairs > 0)))
 
     return of_weights
 
@@ -187,8 +177,6 @@ def neighbours_agree(points: FeatureVectors, class_of: Mapping[str, str]) -> Flo
     """Share of each participant's scans whose most similar scan of anyone else has the same class, (people,).
 
     The first is taken if several are equally similar.
-
-    Raises BadInputError for fewer than two participants.
 
     Examples
     --------
@@ -212,30 +200,12 @@ CENTRES = (np.arange(BINS) + 0.5) * 2 / BINS - 1
 def contributions(
     similarities: Floats, temperature: float, excluded: NDArray[np.bool_] | None = None, weights: Floats | None = None
 ) -> Floats:
-    """Share of ``sum exp(s / τ)`` over all anchors and negatives that each bin of similarity holds.
+    """Share of ``sum exp(s / τ)`` over all anchors and negatives that each bin of similarity holds, (..., 100).
 
-    Parameters
-    ----------
-    similarities : array, shape (anchors, candidates)
-        Cosine similarities, between -1 and 1.
-    temperature : float
-        τ, a number above 0.
-    excluded : array of bool, shape (anchors, candidates), optional
-        Which are no negatives: the anchor, its positive, other scans of the same participant.
-    weights : array, shape (..., anchors), optional
-        Weights of the anchors; 1 each by default.
-
-    Returns
-    -------
-    array, shape (..., 100)
-        Adds up to 1. Anchors with similar negatives count for more: they have the larger sums.
-
-    Raises
-    ------
-    UsageError
-        If τ is not a number above 0.
-    BadInputError
-        If a similarity is not between -1 and 1, or an anchor has no negatives.
+    `similarities`: cosines, (anchors, candidates). `temperature`: τ above 0. `excluded`: which are no negatives,
+    (anchors, candidates): the anchor, its positive, other scans of the same participant. `weights`: of the anchors,
+    (..., anchors); 1 each by default. Shares add up to 1. Anchors with similar negatives count for more: they have the
+    larger sums.
 
     Examples
     --------
@@ -251,8 +221,7 @@ def contributions(
     of_anchor = np.bincount(place.ravel(), terms.ravel(), len(bins) * BINS).reshape(len(bins), BINS)
     total = (np.ones(len(bins)) if weights is None else weights) @ of_anchor
     whole = total.sum(axis=-1, keepdims=True)
-    result: Floats = np.divide(total, whole, out=np.full(total.shape, np.nan), where=whole > 0)
-    return result
+    return np.asarray(np.divide(total, whole, out=np.full(total.shape, np.nan), where=whole > 0))
 
 
 def peak(shares: Floats) -> Floats:
@@ -266,26 +235,15 @@ def peak(shares: Floats) -> Floats:
 def effective_negatives(similarities: Floats, temperature: float, excluded: NDArray[np.bool_] | None = None) -> Floats:
     """Number of equally similar negatives with the same entropy: ``exp(H(softmax(s / τ)))``, (anchors,).
 
-    Rises with τ, from the number of most similar negatives to that of all (Hill 1973, Ecology 54:427-432).
-
-    Parameters
-    ----------
-    similarities, temperature, excluded
-        As of `contributions`.
-
-    Raises
-    ------
-    UsageError, BadInputError
-        As `contributions`.
+    Rises with τ, from the number of most similar negatives to that of all (Hill 1973, Ecology 54:427-432). Arguments as
+    of `contributions`.
 
     Examples
     --------
     >>> effective_negatives(np.array([[0.2, 0.2, 0.2], [0.9, 0.9, -1.0]]), 0.01).round(6).tolist()
     [3.0, 2.0]
     """
-    scores = _negatives(similarities, temperature, excluded)
-    result: Floats = np.exp(entr(softmax(scores, axis=1)).sum(axis=1))
-    return result
+    return np.asarray(np.exp(entr(softmax(_negatives(similarities, temperature, excluded), axis=1)).sum(axis=1)))
 
 
 def _negatives(similarities: Floats, temperature: float, excluded: NDArray[np.bool_] | None) -> Floats:

@@ -47,9 +47,6 @@ def judge_backbone(
     """Measure the features of the backbone under a cohort's networks, and write ``representations.tsv``.
 
     Scans outside the contrast are among `scans`: they belong to rarer classes.
-
-    Raises UsageError if the networks are no probes on a backbone that stayed as it was. Raises BadInputError if there
-    are too few people.
     """
     config, layout = cohort.config, cohort.layout
     settings, known = require_frozen(config), set[str]()

@@ -149,16 +149,13 @@ def judged(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Measure several sets of features of the same scans.
+    """Measure several sets of features of the same scans: a table of `REPRESENTATIONS_TABLE`.
 
     `features`: (scans, d), by name, such as two checkpoints of a schedule; the number of features may differ. The first
     set is the reference of paired differences. `people`: participant of each scan. `labels`: class of each scan, one
     per participant; missing for people in no part. `parts`: whom probes are trained and tested on; all but the site is
-    measured on the test part. `sites`: site of each scan, one per participant; predicted for all people. Without, the
-    site is not measured. `temperatures`: temperatures of the InfoNCE loss. Returns a table with the columns of
-    `REPRESENTATIONS_TABLE`; measures that cannot be computed have a row with a note. Raises BadInputError if labels or
-    features do not fit the people, or those of the parts are not there. Raises UsageError without a set of features, or
-    with a temperature of 0 or less.
+    measured on the test part. `sites`: one per participant; predicted for all people. `temperatures`: of the InfoNCE
+    loss. Measures that cannot be computed have a row with a note.
     """
     if not features:
         raise UsageError("no features to judge: give at least one set, by name.")
@@ -246,7 +243,7 @@ def _of_sites(found: Mapping[str, SitePrediction], draws: int, seed: int) -> _Me
     groups = {ALL: sorted(set(first.sites))}
     return _Measure(
         SITE,
-        {name: _only_all(shares_recognised(own.right, own.sites, groups)) for name, own in found.items()},
+        {name: _named(_all_of(shares_recognised(own.right, own.sites, groups))) for name, own in found.items()},
         draws_within(first.people, first.sites, draws, seed),
         {ALL: len(first.people)},
         chance=first.chance,
@@ -259,8 +256,8 @@ def _named(statistic: Callable[[Floats], Floats]) -> Statistic:
     return lambda weights: {ALL: statistic(weights)}
 
 
-def _only_all(statistic: Statistic) -> Statistic:
-    return _named(lambda weights: statistic(weights)[ALL])
+def _all_of(statistic: Statistic) -> Callable[[Floats], Floats]:
+    return lambda weights: statistic(weights)[ALL]
 
 
 def _mean(values: Floats) -> Statistic:
@@ -276,10 +273,7 @@ def _mean(values: Floats) -> Statistic:
 
 
 def _peak_of(own: FeatureVectors, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
-    def of_weights(weights: Floats) -> Floats:
-        return peak(contributions(similar, temperature, same, weights[:, own.codes] * own.weights))
-
-    return _named(of_weights)
+    return _named(lambda w: peak(contributions(similar, temperature, same, w[:, own.codes] * own.weights)))
 
 
 STAGE = "representations"

@@ -63,8 +63,6 @@ def removed(order: Sequence[str], sizes: Mapping[str, int], share: float) -> tup
     A group that would exceed the share is passed over, as white matter exceeds 5 %, and the next that fits is taken,
     until `FULL` of the share is filled or nothing more fits. So the sets of any two orders are about equally large.
 
-    Raises BadInputError if they fill less than `LEAST` of the share.
-
     Examples
     --------
     >>> removed(["a", "b", "c", "d"], {"a": 6, "b": 50, "c": 4, "d": 40}, 0.1)
@@ -86,7 +84,7 @@ def removed(order: Sequence[str], sizes: Mapping[str, int], share: float) -> tup
 
 
 def require_fillable(sizes: Mapping[str, int], shares: Sequence[float]) -> None:
-    """Refuse shares that no set of regions fills, before anything is explained or trained; raises as `removed`."""
+    """Refuse shares that no set of regions fills, before anything is explained or trained."""
     if not any(sizes.values()):
         raise BadInputError("remove and retrain: no region of the atlas lies in what the networks see.")
     for share in shares:
@@ -95,11 +93,7 @@ def require_fillable(sizes: Mapping[str, int], shares: Sequence[float]) -> None:
 
 @dataclass(frozen=True)
 class Removal:
-    """What is removed from every scan of a fold.
-
-    `numbers`: labels of the regions. `controls`: controls of the training part; their mean tissue takes the place of
-    the regions.
-    """
+    """What is removed from every scan of a fold: labels of regions, whose place takes the mean tissue of controls."""
 
     numbers: tuple[int, ...]
     controls: tuple[ReferenceScan, ...]

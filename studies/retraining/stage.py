@@ -117,8 +117,8 @@ RETRAINING_TABLE = Table(
 class Removed:
     """Networks trained without some regions.
 
-    `name`: map, or `AT_RANDOM`. `share`: share of the volume that was asked for. `groups`: removed groups by fold;
-    empty where the map gives no ranking in a fold. `scores`: empty where a training failed or there was no ranking.
+    `name`: map, or `AT_RANDOM`. `share`: share of the volume that was asked for. `groups`: by fold; empty where the map
+    gives no ranking in a fold. `scores`: empty where a training failed or there was no ranking.
     """
 
     name: str
@@ -139,7 +139,7 @@ def retraining_table(
     """One row for removing nothing, then per share those of the maps and that of all random draws.
 
     `whole`: scores of the networks as they are. `found`: one per map and share, and one per draw and share. `sizes`:
-    voxels of each group. `planted`: groups where the classes differ; empty where nobody knows. `methods`: by map.
+    voxels of each group. `planted`: groups where the classes differ; empty where nobody knows.
     """
     common = {"cohort": cohort, "n_participants": n_participants}
     rows: list[dict[str, object]] = [{**common, "map": NOTHING, "volume_share": 0.0, **_scores(whole)}]
@@ -174,25 +174,22 @@ def _removed(found: Sequence[Removed], sizes: Mapping[str, int], planted: Sequen
 
 
 def _scores(scores: Mapping[str, Scored]) -> dict[str, object]:
-    made: dict[str, object] = {}
+    cells: dict[str, object] = {}
     for name, one in scores.items():
-        made |= {name: one.value, f"{name}_low": one.interval[0], f"{name}_high": one.interval[1]}
-    return made
+        cells |= dict(zip((name, f"{name}_low", f"{name}_high"), (one.value, *one.interval), strict=True))
+    return cells
 
 
 def _compared(
     scores: Mapping[str, Scored], whole: Mapping[str, Scored], draws: Sequence[Mapping[str, Scored]]
 ) -> dict[str, object]:
-    made = _scores(scores)
+    cells = _scores(scores) | _scores({f"{name}_drop": whole[name] - one for name, one in scores.items()})
     for name, one in scores.items():
-        drop = whole[name] - one
-        made |= {f"{name}_drop": drop.value}
-        made |= {f"{name}_drop_low": drop.interval[0], f"{name}_drop_high": drop.interval[1]}
         values = np.array([draw[name].value for draw in draws])
-        made[f"p_{name}"] = rank_p(one.value, values)
+        cells[f"p_{name}"] = rank_p(one.value, values)
         if len(values):
-            made[f"{name}_random_drop"] = float((whole[name].value - values).mean())
-    return made
+            cells[f"{name}_random_drop"] = float((whole[name].value - values).mean())
+    return cells
 
 
 def _of_draws(draws: Sequence[Mapping[str, Scored]], whole: Mapping[str, Scored]) -> dict[str, object]:
@@ -245,10 +242,7 @@ class TrainingPart(JudgedCohort):
 
 
 def require_controls(cohort: JudgedCohort) -> None:
-    """Refuse a fold whose training part is too small to rank regions and to replace them.
-
-    Raises BadInputError before any training; names the fold and its class.
-    """
+    """Refuse a fold whose training part is too small to rank regions and to replace them."""
     controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
     names = cohort.config.cohort
     for fold in cohort.tested_folds:
@@ -267,10 +261,7 @@ def require_controls(cohort: JudgedCohort) -> None:
 
 
 def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
-    """Training people of a fold as a cohort that its network explains; the first scan of each class.
-
-    If a class has more than `MOST`, so many of them are drawn.
-    """
+    """Training people of a fold as a cohort that its network explains; the first scan of each class, at most `MOST`."""
     firsts: dict[tuple[str, str | None], Scan] = {}
     for scan in cohort.labelled:
         if scan.participant_id in set(fold.train):
@@ -288,10 +279,7 @@ def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
 def training_rankings(
     cohort: JudgedCohort, explanations: tuple[Explanation, ...], executor: Executor, digests: DigestCache
 ) -> tuple[Mapping[str, Mapping[int, Floats | None]], list[Outcome]]:
-    """Class difference of every group, by map and fold.
-
-    Returns None where a map says nothing in the training part of the fold.
-    """
+    """Class difference of every group, by map and fold; None where a map says nothing in the training part."""
     parts = [training_part(cohort, fold) for fold in cohort.tested_folds]
     jobs = [map_jobs(part, explanations, digests, RANKING) for part in parts]
     outcomes = run_jobs(cohort.layout, [job for own in jobs for job in own], executor, "maps of the training parts")
@@ -318,8 +306,7 @@ def remove_and_retrain(
     """Do all trainings, and write ``retraining.tsv``.
 
     `explanations`: methods whose rankings are tried; the difference of the scan from the controls, without any network,
-    is always. `draws`: draws of random regions for each share. `shares`: shares of the volume. Raises BadInputError
-    before any training: if a fold lacks controls or patients, or regions cannot fill a share.
+    is always. `draws`: of random regions for each share of the volume.
     """
     sizes = group_sizes(cohort.atlas, cohort.atlas.labels_in(configured_input(cohort.config).box))
     require_fillable(sizes, shares)
@@ -340,13 +327,13 @@ def remove_and_retrain(
             chosen = removed(order, sizes, share)
             wanted.append((AT_RANDOM, share, {fold.index: chosen for fold in cohort.tested_folds}))
     made, tables = _train(cohort, wanted, executor, digests)
-    found = [Removed(name, share, sets, _scored(cohort, files, people, weights) if files else {})
-             for (name, share, sets), files in zip(wanted, tables, strict=True)]  # fmt: skip
+    found = []
+    for (name, share, sets), files in zip(wanted, tables, strict=True):
+        found.append(Removed(name, share, sets, _scored(cohort, files, people, weights) if files else {}))
     planted = cohort.truth.groups if cohort.truth else ()
     methods = {name: asked.entry.name for asked in explanations for name in asked.names}
-    table = retraining_table(
-        cohort.name, whole, found, sizes, planted, methods, len({scan.participant_id for scan in cohort.scans})
-    )
+    n_participants = len({scan.participant_id for scan in cohort.scans})
+    table = retraining_table(cohort.name, whole, found, sizes, planted, methods, n_participants)
     RETRAINING_TABLE.write(cohort.layout, table)
     log.info("Remove and retrain:")
     for line in removal_lines(table):
@@ -404,9 +391,8 @@ def _scored(
     for path in tables.values():
         frame = read_table(path, ["participant_id", "scan_id", "logit_negative", "logit_positive"])
         margin = (frame["logit_positive"] - frame["logit_negative"]).to_numpy(float)
-        margins |= dict(
-            zip(zip(frame["participant_id"], frame["scan_id"].astype(str), strict=True), margin, strict=True)
-        )
+        keys = zip(frame["participant_id"], frame["scan_id"].astype(str), strict=True)
+        margins |= dict(zip(keys, margin, strict=True))
     try:
         values = np.array([margins[scan.participant_id, scan.scan_id] for scan in cohort.scans])
     except KeyError as error:

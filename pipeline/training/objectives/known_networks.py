@@ -54,7 +54,7 @@ def start_of(folder: str, fold: Fold) -> FoldFiles:
 def known_network(
     setting: str, files: FoldFiles, task: Task, spec: NetworkInput, fold: Fold, device: torch.device
 ) -> LoadedModel:
-    """Read a network of the same task and grid that a fold may build on; `setting`: that names the run, for messages."""
+    """Read a network of the same task and grid that a fold may build on; `setting` names the run, for messages."""
     loaded = load_model(files, device)
     if loaded.classes != task.outputs:
         raise UsageError(

@@ -199,10 +199,9 @@ def targets_of(task: Task, values: Sequence[float]) -> torch.Tensor:
 
 
 def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy") -> Objective:
-    """The loss of the settings for classes, squared error or Huber loss for regression; `targets`: of the training
-    part.
+    """The loss of the settings for classes, squared error or Huber loss for regression.
 
-    `usual`: loss for classes where the settings say ``usual``: that of the family of networks.
+    `targets`: of the training part. `usual`: loss for classes where the settings say ``usual``: that of the family.
     """
     if task.is_number:
         if config.weight_penalty:
