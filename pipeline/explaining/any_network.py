@@ -123,10 +123,8 @@ def explain(
                 reply = model(given.volume)
         unit = int(on_host(reply[0].argmax())) if target is None and reply is not None else int(target or 0)
         context = _context(entry, given, reference)
-        values = {
-            name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-            for name, value in (settings or {}).items()
-        }
+        arrays = np.generic | np.ndarray
+        values = {name: one.tolist() if isinstance(one, arrays) else one for name, one in (settings or {}).items()}
         built = entry.build(typed_settings(method, entry.record, values, "settings"), context)
         asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
         if isinstance(asked_stage, str) and reply is not None:
@@ -254,11 +252,10 @@ def networks() -> pd.DataFrame:
     >>> networks().set_index("network").loc["resnet10", "not_explained_by"]
     ['cgw1', 'inherent', 'raw-attention', 'rollout', 'vit-cx']
     """
-    rows = [
-        (name, (family.settings.__doc__ or "").splitlines()[0], sorted(family.refused))
-        for name, family in FAMILIES.items()
-    ]
-    return pd.DataFrame(rows, columns=["network", "is", "not_explained_by"])
+    names, families = list(FAMILIES), FAMILIES.values()
+    texts = [(family.settings.__doc__ or "").splitlines()[0] for family in families]
+    refused = [sorted(family.refused) for family in families]
+    return pd.DataFrame({"network": names, "is": texts, "not_explained_by": refused})
 
 
 def lrp(
@@ -270,28 +267,11 @@ def lrp(
     batch_norm: Literal["auto", "fold", "identity"] = "auto",
     **options: Any,
 ) -> Explained:
-    """Layer-wise relevance propagation.
+    """Layer-wise relevance propagation, by the β-rule everywhere (``rules="founding"``) or a composite of rules.
 
     .. deprecated:: 0.1.0
-        Use ``heatlas.explain(network, image, method="lrp", settings={...})``.
 
-    Parameters
-    ----------
-    network, image
-        As of `heatlas.explain`.
-    rules : {"founding", "focus", "composite"}
-        The β-rule everywhere, or a composite of rules; see `pipeline.attribution.lrp.rules`.
-    beta : float
-        Of the β-rule.
-    batch_norm : {"auto", "fold", "identity"}
-        Folded into the convolution before it, or passed; "auto", as in a run, folds where the network allows it.
-    **options
-        ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
-
-    Returns
-    -------
-    Explained
-        With the ledger of what each layer passed on and lost.
+        Use ``heatlas.explain(network, image, method="lrp", settings={...})``, which says what the options are.
 
     Examples
     --------
@@ -311,24 +291,11 @@ def deeplift(
     compare: Literal["mean", "each"] = "mean",
     **options: Any,
 ) -> Explained:
-    """DeepLIFT by the rescale rule, relative to images of controls.
+    """DeepLIFT by the rescale rule, relative to the mean of images of controls, or to each of them.
 
     .. deprecated:: 0.1.0
-        Use ``heatlas.explain(network, image, method="deeplift", settings={...})``.
 
-    Parameters
-    ----------
-    network, image, reference
-        As of `heatlas.explain`.
-    compare : {"mean", "each"}
-        With the mean of the controls, or with each of them, of whose maps it takes the mean.
-    **options
-        ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
-
-    Returns
-    -------
-    Explained
-        The map adds up to ``value - reference_value``.
+        Use ``heatlas.explain(network, image, method="deeplift", settings={...})``, which says what the options are.
 
     Examples
     --------
@@ -343,26 +310,11 @@ def deeplift(
 def expected_gradients(
     network: nn.Module, image: Image, reference: Sequence[Image], *, alphas: int = 8, seed: int = 0, **options: Any
 ) -> Explained:
-    """Expected gradients, relative to images of controls.
+    """Expected gradients, relative to images of controls, from `alphas` points on the way from each.
 
     .. deprecated:: 0.1.0
-        Use ``heatlas.explain(network, image, method="expected-gradients", settings={...})``.
 
-    Parameters
-    ----------
-    network, image, reference
-        As of `heatlas.explain`.
-    alphas : int
-        Points on the way from each control; one forward and backward pass each.
-    seed : int
-        Of the points.
-    **options
-        ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
-
-    Returns
-    -------
-    Explained
-        The map adds up to ``value - reference_value``.
+        Use ``heatlas.explain(network, image, method="expected-gradients", settings={...})``, which has these options.
 
     Examples
     --------

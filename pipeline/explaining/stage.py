@@ -18,7 +18,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -108,9 +107,7 @@ def explain_scans(
     `scans`: registered scans. Those outside the contrast, and those in no test set (of a single split), have no network
     that may explain them and are left out. `predictions`: ``predictions.tsv``; partial sums are taken by outcome.
     `atlas`: on the template grid. `labelled`: registered, with a label; the scans that the networks were trained with
-    are among them. By default `scans`. Returns one per scan explained. Raises UsageError if ``[attribution]`` names a
-    method or setting that does not exist. Raises BadInputError if maps are to be added up by outcome and a scan has no
-    prediction, or if a method compares with controls and a network was trained without any.
+    are among them. By default `scans`.
     """
     layout, config = work.layout, work.config
     folds = {scan.scan_id: work.split.fold_of_test(scan.participant_id) for scan in scans if scan.label is not None}
@@ -136,15 +133,12 @@ def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan],
     """Write the same of scans outside the contrast.
 
     `scans`: registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
-    `labelled`: registered, with a label; the scans that the networks were trained with are among them. With
-    ``keep_maps = "group"`` no map is kept: mean maps are of labelled scans. Returns one per scan.
+    `labelled`: the scans that the networks were trained with are among them. With ``keep_maps = "group"`` no map is
+    kept: mean maps are of labelled scans.
     """
     layout, config = work.layout, work.config
-    answered = (
-        networks_that_answered(PREDICTIONS_APPLIED_TABLE.path(layout), [scan.scan_id for scan in scans])
-        if scans
-        else {}
-    )
+    names, table = [scan.scan_id for scan in scans], PREDICTIONS_APPLIED_TABLE.path(layout)
+    answered = networks_that_answered(table, names) if names else {}
     controls = controls_of(labelled, work.split, config)
     maker = JobMaker(layout, APPLIED_STAGE, PackedAtlas.of(atlas), config, work.digests, controls)
     jobs = _jobs(maker, scans, answered)
@@ -213,15 +207,9 @@ def _write_accounts(
 ) -> None:
     """Write whether LRP maps, and evidence maps, add up to what they should."""
     for table, account in zip(tables, (ACCOUNT, EVIDENCE_ACCOUNT), strict=True):
-        table.write(layout, account_rows(scans, outcomes, account))
-
-
-def account_rows(scans: Sequence[Scan], outcomes: Sequence[Outcome], account: Sequence[str]) -> list[list[Any]]:
-    """One row per scan explained and map with such an account."""
-    rows = []
-    for scan, outcome in zip(scans, outcomes, strict=True):
-        names = [key.removesuffix(f".{account[-1]}") for key in outcome.result if key.endswith(f".{account[-1]}")]
-        for name in names:
-            values = [outcome.result[f"{name}.{key}"] for key in account]
-            rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, *values])
-    return rows
+        rows, end = [], f".{account[-1]}"
+        for scan, outcome in zip(scans, outcomes, strict=True):
+            for name in [key.removesuffix(end) for key in outcome.result if key.endswith(end)]:
+                values = [outcome.result[f"{name}.{key}"] for key in account]
+                rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, *values])
+        table.write(layout, rows)
