@@ -148,7 +148,6 @@ class DynamicNorm(DynamicLinear):
             self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised activations (B, C, ...), any number of spatial axes."""
         if self.kind == "group":
             parts = x.unflatten(1, (self.groups, -1))  # type: ignore[no-untyped-call]
             return self._affine(self._normalised(parts).flatten(1, 2))

@@ -220,13 +220,11 @@ def _require_dynamic_backbone(model: nn.Module) -> None:
 
 
 def _mean_map(reference: Reference, view: NetworkView) -> Tensor:
-    """Mean over the controls of their contributions, (1, 1, d, h, w)."""
     of_controls = [_of(view, one) for one in torch.split(features_of(reference.volumes, view), 1)]
     return torch.cat(of_controls).mean(0, keepdim=True)
 
 
 def _of(view: NetworkView, features: Tensor) -> Tensor:
-    """Contributions of the features of a view, summed over channels."""
     return channel_sum(contributions(view.model, *_from_pairs(view, features)))
 
 

@@ -36,7 +36,6 @@ class LongTailedParts:
 
     @property
     def shots(self) -> int:
-        """Participants per class of the few."""
         return min(map(len, self.training.values()))
 
     @property
@@ -129,7 +128,6 @@ def draw_long_tail(
 
 
 def _shuffle(members: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
-    """Participants of each class in an order drawn by the seed."""
     return {
         name: [people[place] for place in generator(seed, "long tail", name).permutation(len(people))]
         for name, people in members.items()

@@ -89,7 +89,6 @@ class JudgedCohort:
 
     @property
     def people(self) -> HeldOutPeople:
-        """Whom networks are tested on, in the order of `scans`."""
         return HeldOutPeople(
             np.array([scan.participant_id for scan in self.scans]),
             np.array([self.fold_of(scan) for scan in self.scans]),
@@ -103,7 +102,6 @@ class JudgedCohort:
 
     @property
     def tested_folds(self) -> tuple[Fold, ...]:
-        """Folds whose networks explain something."""
         used = {self.fold_of(scan) for scan in self.scans}
         return tuple(fold for fold in self.split.folds if fold.index in used)
 

@@ -74,6 +74,5 @@ def require_task(parts: Sequence[Part], config: Config, split: Split) -> None:
 
 
 def parts_in_words() -> str:
-    """All parts with what they do, for the help of the command line."""
     usual = " and ".join(part.name for part in PARTS if part.usual)
     return f"{'; '.join(f'{part.name} ({part.help})' for part in PARTS)} (default: {usual})"

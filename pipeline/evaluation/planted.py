@@ -146,7 +146,6 @@ def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
 
 
 def read_planted(path: Path) -> tuple[str, ...]:
-    """Names of the planted bilateral groups."""
     planted = read_json(path, 'It must hold {"planted": [group, ...]}.').get("planted")
     if not isinstance(planted, list) or not planted or len(set(map(str, planted))) < len(planted):
         raise BadInputError(f"{path}: `planted` must name bilateral groups, each once.")

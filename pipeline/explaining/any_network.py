@@ -330,7 +330,6 @@ def expected_gradients(
 def _explain(
     network: nn.Module, image: Image, method: str, named: dict[str, Any], options: dict[str, Any]
 ) -> Explained:
-    """What the function names, over further settings of the method."""
     warnings.warn(
         f'heatlas.{method.replace("-", "_")} will be removed; use heatlas.explain(network, image, method="{method}", '
         "settings={...}).",

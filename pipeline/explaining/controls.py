@@ -132,7 +132,6 @@ def _learned_from(split: Split, scans: Sequence[Scan], config: Config) -> Split:
 
 
 def mean_controls(bundle: Bundle) -> MeanControls:
-    """The reference of an exported run."""
     path = bundle.layout.mean_controls
     if not path.is_file() or file_digest(path) != bundle.mean_digest:
         raise BadInputError(f"{path}: missing, or not the one that was exported (SHA-256 differs). {EXPORT_AGAIN}")
@@ -214,7 +213,6 @@ def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: 
 
 
 def read_norms(bundle: Bundle) -> pd.DataFrame | None:
-    """The norms of an exported run; None if it had no regions."""
     path = bundle.layout.norms
     if bundle.norms_digest and (not path.is_file() or file_digest(path) != bundle.norms_digest):
         raise BadInputError(f"{path}: missing, or not the one that was exported (SHA-256 differs). {EXPORT_AGAIN}")

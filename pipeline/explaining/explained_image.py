@@ -140,7 +140,6 @@ def _codes(header: Any) -> list[int]:
 
 
 def _without_place(header: Any) -> str:
-    """Why a header says nothing about the place of the voxels; empty if it does."""
     codes = _codes(header)
     if not codes and isinstance(header, AnalyzeHeader):
         return "Analyze images do not say which side is left. Convert the image to NIfTI, in its right orientation"
@@ -320,8 +319,6 @@ class Explained:
 
 
 def explained(answer: Attribution, method: str, image: GivenImage, others: Mapping[str, Tensor]) -> Explained:
-    """The first volume of an answer of the engine."""
-
     def written(values: Tensor) -> Any:
         made: Any = nib.Nifti1Image(on_host(values.float()).numpy(), image.affine)  # type: ignore[no-untyped-call]
         made.set_sform(image.affine, image.space)

@@ -130,7 +130,6 @@ class ExplainedScan:
 
     @property
     def maps(self) -> dict[str, Tensor]:
-        """(D, H, W) by name."""
         return {name: attribution.values[0, 0] for name, attribution in self.attributions.items()}
 
 
@@ -190,7 +189,6 @@ def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None)
 
 
 def answers_of(network: Network, loaded: LoadedModel, volume: Tensor, task: ScanToExplain) -> dict[str, Attribution]:
-    """Maps of a scan by one network, by name."""
     surroundings = RunContext(task.atlas, loaded.input.box, network.reference(volume.device))
     found: dict[str, Attribution] = {}
     for asked in task.explanations:
@@ -281,7 +279,6 @@ def share(error: float, distance: float) -> float | None:
 
 
 def _account(answer: Attribution) -> dict[str, float]:
-    """The ledger of the one volume of a job, summed over layers; empty without a ledger."""
     ledger = answer.ledger
     if ledger is None:
         return {}
@@ -291,7 +288,6 @@ def _account(answer: Attribution) -> dict[str, float]:
 
 
 def _compared(answer: Attribution, task: ScanToExplain) -> dict[str, Any]:
-    """Facts of the sidecar about the reference; none for a map without one."""
     if answer.reference_value is None:
         return {}
     people = sorted({one.name for network in task.networks for one in network.controls})
@@ -301,7 +297,6 @@ def _compared(answer: Attribution, task: ScanToExplain) -> dict[str, Any]:
 def _write_map(
     outputs: Mapping[str, Path], name: str, asked: Explanation, explained: ExplainedScan, task: ScanToExplain
 ) -> None:
-    """Write a map and its sidecar."""
     answer, spec = explained.attributions[name], explained.loaded.input
     values = from_network(on_host(answer.values[0, 0]).numpy(), spec)
     target, settings = explained.loaded.classes[answer.target], answer.parameters

@@ -37,7 +37,6 @@ class ReferenceScan:
         return self.files.participant_id
 
     def seen(self, spec: NetworkInput) -> NDArray[np.float32]:
-        """What a network sees of it, (C, D, H, W)."""
         return read_channels(self.files, spec)
 
 
@@ -124,7 +123,6 @@ def _memory(network: Network, device: torch.device, member: int = -1) -> Memory:
 
 @functools.lru_cache(maxsize=4096)
 def _logits(network: Network, control: Control, device: torch.device) -> Tensor:
-    """(1, members, K)."""
     loaded = network.load(device)
     volume = _volume(control, loaded.input).to(device)
     with torch.no_grad(), exact_float32(device):

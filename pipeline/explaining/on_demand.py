@@ -155,7 +155,6 @@ def chosen_scans(
 
 
 def _not_kept(option: str, name: str, kept: Sequence[str]) -> str:
-    """Which names the run has, the first few, and where the others are."""
     shown = f"{', '.join(kept[:LISTED])}{', ...' if len(kept) > LISTED else ''}"
     return (
         f"{option} {name}: not among the kept scans of this run. Write one of {shown} ({len(kept)}; scans.tsv lists "
@@ -224,7 +223,6 @@ def explainable(
 
 
 def _lacking(layout: ExplanationLayout, scan: Scan, config: Config, *further: Path) -> list[Path]:
-    """Files of a registered scan, and further ones, that are missing."""
     files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
     return [path for path in (*files.seen, *further) if not path.is_file()]
 

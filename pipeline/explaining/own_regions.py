@@ -100,7 +100,6 @@ def own_rows(
 
 
 def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, float]:
-    """Job: write the table of one scan."""
     grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
     placed = task.scan.entry == "template"
     with shown_as(task.labels, "the segmentation of the scan"):

@@ -207,7 +207,6 @@ def _read(scan: ScanToExplain) -> NDArray[np.float32]:
 
 
 def _tables_of(explained: tuple[ScanToExplain, Found], scratch: Path) -> dict[str, Any]:
-    """Write the tables of a scan; return what its receipt keeps."""
     scan, found = explained
     if isinstance(found, Exception):
         raise found
@@ -225,7 +224,6 @@ def _described(error: Exception) -> dict[str, str]:
 
 
 def _write_table(layout: RunLayout, parts: Sequence[_Part], summed: set[str]) -> None:
-    """List the scans whose maps are in the sums."""
     rows = []
     for part in parts:
         for job in part.scan_jobs:

@@ -160,7 +160,6 @@ def require_explained(config: Config) -> None:
 
 
 def require_listed(methods: Sequence[str], settings: Sequence[str], where: str) -> None:
-    """Refuse settings of a method that is not among `methods`."""
     for text in settings:
         name, colon, _ = text.partition("=")[0].partition(":")
         if colon and name.strip() not in methods:

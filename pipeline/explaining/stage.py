@@ -156,7 +156,6 @@ def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan],
 
 
 def _jobs(maker: JobMaker, scans: Sequence[Scan], folds: Mapping[str, tuple[int, ...]]) -> list[Job]:
-    """One job per scan, by the networks of its folds."""
     explanations = explanations_of_run(maker.config)
     jobs = []
     for scan in scans:
@@ -205,7 +204,6 @@ def _remove_other_maps(jobs: Iterable[Job]) -> None:
 def _write_accounts(
     tables: tuple[Table, Table], layout: RunLayout, scans: Sequence[Scan], outcomes: Sequence[Outcome]
 ) -> None:
-    """Write whether LRP maps, and evidence maps, add up to what they should."""
     for table, account in zip(tables, (ACCOUNT, EVIDENCE_ACCOUNT), strict=True):
         rows, end = [], f".{account[-1]}"
         for scan, outcome in zip(scans, outcomes, strict=True):

@@ -27,12 +27,10 @@ def balanced_accuracy(targets: np.ndarray, logits: np.ndarray) -> float:
 
 
 def predicted_class(logits: np.ndarray) -> np.ndarray:
-    """Predicted class per row of logits; the first in case of ties."""
     return np.asarray(logits.argmax(axis=1))
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Softmax of each row of logits, in float64 and without overflow."""
     return np.asarray(softmax(logits.astype(np.float64), axis=1))
 
 

@@ -131,7 +131,6 @@ def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) ->
 
 
 def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, ...]:
-    """Scans of people whom the backbone of a network has not learned from."""
     try:
         people = people_of(load_model(model).description, str(model.description), "backbone")
     except BadInputError:  # the unit of work of this network says so

@@ -145,12 +145,10 @@ def _in_units(targets: Tensor, objective: Objective) -> Floats:
 
 @torch.no_grad()
 def _before(model: StagedModel, volume: Tensor) -> NDArray[np.float32]:
-    """What the last layer gets of a volume (1, C, D, H, W), shape (columns,)."""
     return np.asarray(on_host(_layers(model)[:-1](volume.float()).flatten()).numpy())
 
 
 def _layers(model: StagedModel) -> nn.Sequential:
-    """The layers of a network of one stage."""
     (stage,) = model.stages
     return cast(nn.Sequential, stage)
 

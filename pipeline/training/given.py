@@ -50,7 +50,6 @@ def require_usable(config: Config) -> None:
 
 
 def networks_of_run(folder: str) -> list[LoadedModel]:
-    """The networks of all folds of a finished run, or of its export."""
     layout, bundle = RunLayout(Path(folder)), open_bundle(Path(folder))
     files = bundle.networks if bundle else [layout.fold(fold.index) for fold in Split.read(layout).folds]
     there = [one for one in files if one.description.is_file()]
@@ -91,7 +90,6 @@ def take_networks(work: Work) -> list[Outcome]:
 
 
 def copy_network(outputs: Mapping[str, Path], files: FoldFiles) -> None:
-    """Copy weights and description of a network; the function of a `Job`."""
     for name, path in outputs.items():
         shutil.copyfile(getattr(files, name), path)
 
@@ -114,7 +112,6 @@ def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[li
 
 
 def answered(network: nn.Module, files: Sequence[ScanFiles], spec: NetworkInput, device: torch.device) -> Floats:
-    """What a network answers to scans, shape (scans, outputs)."""
     rows = []
     with torch.no_grad():
         for one in files:

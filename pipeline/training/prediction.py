@@ -111,7 +111,6 @@ _TABLES = {TWO_CLASSES: PREDICTIONS_TABLE, SEVERAL_CLASSES: PREDICTIONS_CLASSES_
 
 
 def predictions_table(task: Task) -> Table:
-    """``predictions.tsv`` of a task, with its own columns."""
     return replace(_TABLES[task.kind.name], meanings=prediction_columns(task))
 
 
@@ -122,7 +121,6 @@ def logits_of(loaded: LoadedModel, volumes: torch.Tensor) -> np.ndarray:
 
 @torch.inference_mode()
 def _logits_of_members(loaded: LoadedModel, volumes: torch.Tensor) -> torch.Tensor:
-    """(members, B, outputs)."""
     with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
         return torch.stack([on_host(member(volumes).float()) for member in members_of(loaded.model)])
 

@@ -70,11 +70,9 @@ class BestEpoch:
 
     @property
     def improved(self) -> bool:
-        """Whether the last epoch is the best so far."""
         return self.best_epoch == self.epoch
 
     def stopped_early(self, config: TrainingConfig) -> bool:
-        """Whether the validation loss has not decreased for ``patience`` epochs."""
         return self.stale_epochs >= config.patience
 
     def finished(self, config: TrainingConfig) -> bool:
@@ -215,7 +213,6 @@ class CurveOnTerminal:
                 _say(line)
 
     def news(self) -> list[str]:
-        """A line for each training with new epochs."""
         lines = []
         for name, path in self._trainings:
             history = read_history(path)

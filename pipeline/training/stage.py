@@ -166,7 +166,6 @@ def train_folds(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
 
 
 def _curves(jobs: Sequence[Job]) -> list[tuple[str, Path]]:
-    """Name and checkpoint of each training."""
     found = []
     for job in jobs:
         paths = job.arguments[0].checkpoints
@@ -254,7 +253,6 @@ def train_fold(outputs: dict[str, Path], task: FoldTask, key: str) -> Mapping[st
 
 
 def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str) -> None:
-    """Train with all processes; the first writes."""
     files = FoldFiles(outputs["weights"].parent)
     config, kind = task.config.training, task.task
     device = device_of_rank(chosen_device(config), ranks)
@@ -311,7 +309,6 @@ def _write_fold(
     task: FoldTask, files: FoldFiles, networks: Sequence[StagedModel], description: dict[str, Any], first: Trained,
     objective: Objective, device: torch.device,
 ) -> None:  # fmt: skip
-    """Write the network of a fold, its history, and its predictions of the test part."""
     kind = task.task
     save_model(files, ensemble_of(networks), task.spec, kind.outputs, description)
     table = HISTORIES_TABLE if kind.classes else HISTORIES_NUMBER_TABLE
@@ -349,7 +346,6 @@ def _given(
 def _solved(
     task: FoldTask, model: StagedModel, parts: Sequence[LabelledVolumes], objective: Objective, seed: int
 ) -> Trained:
-    """A network that is solved, not trained."""
     require_plain(task.config)
     scans = [scan for members in (task.fold.train, task.fold.validation) for scan in task.part(members)]
     person = name_of_person(scan.participant_id for scan in scans)
@@ -371,7 +367,6 @@ def _targets(scans: Sequence[Scan], kind: Task) -> torch.Tensor:
 
 
 def _fresh_network(task: FoldTask, seed: int) -> StagedModel:
-    """A freshly initialised network; the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "weights"))
         return build_network(task.config.model, task.spec.shape, len(task.task.outputs), task.spec.channels)
@@ -405,7 +400,6 @@ def _description(
 
 
 def _end(selection: BestEpoch, objective: Objective, config: Config) -> dict[str, Any]:
-    """How the training of one network ended."""
     early, exact = selection.stopped_early(config.training), is_solved(config.model)
     score = None if selection.best_score is None else objective.score_sign * selection.best_score
     return {

@@ -94,7 +94,6 @@ def prepare_step(model: nn.Module) -> None:
 
 
 def _counts(module: nn.Module) -> bool:
-    """Whether a module has running statistics, and counts its batches."""
     return isinstance(module, _BatchNorm | DynamicLinear) and getattr(module, "num_batches_tracked", None) is not None
 
 
@@ -187,12 +186,10 @@ def synchronised(model: nn.Module, ranks: Ranks, device: torch.device) -> nn.Mod
 
 
 def device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
-    """One GPU per process; the CPU is shared."""
     return torch.device("cuda", ranks.rank) if device.type == "cuda" and ranks.count > 1 else device
 
 
 def require_devices(count: int, device: torch.device) -> None:
-    """Refuse more GPUs than there are."""
     if device.type == "cuda" and count > torch.cuda.device_count():
         raise UsageError(
             f"training.devices = {count}: this machine has {torch.cuda.device_count()} usable GPUs. Set at most that."

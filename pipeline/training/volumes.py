@@ -138,7 +138,6 @@ class FurtherAugmentation:
 
 
 def _plain(volume: torch.Tensor) -> torch.Tensor:
-    """Remove MONAI's metadata."""
     return volume.as_tensor() if hasattr(volume, "as_tensor") else volume
 
 

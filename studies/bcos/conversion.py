@@ -49,7 +49,6 @@ def converted(model: StagedModel, settings: BcosConfig, shape: Shape) -> StagedM
 
 
 def _convert(module: nn.Module, where: str, settings: BcosConfig) -> None:
-    """Replace the layers below a module."""
     for name, child in module.named_children():
         kind = next((kind for kind in _COUNTERPARTS if isinstance(child, kind)), None)
         if kind is not None:
@@ -89,7 +88,6 @@ _COUNTERPARTS: Mapping[type[nn.Module], Callable[..., nn.Module]] = {
 
 
 def _split_first(body: nn.Module) -> None:
-    """Give the first convolution the channels of a pair."""
     for parent in body.modules():
         for name, child in parent.named_children():
             if isinstance(child, BcosConv3d):

@@ -24,7 +24,6 @@ from heatlas.studies.dynamic import ENCODED, DynamicNorm, InputEncoding, Sides
 
 
 def normalisation(channels: int, settings: BcosConfig) -> nn.Module:
-    """The norm of a run's settings; nothing for ``none``."""
     if settings.norm == "none":
         return nn.Identity()
     groups = math.gcd(2, channels)
@@ -61,7 +60,6 @@ def head(channels: int, outputs: int, settings: BcosConfig, max_out: int = 1, wi
 
 
 def staged(stages: Sequence[nn.Module], shape: Shape, settings: BcosConfig) -> StagedModel:
-    """The network: the encoding of intensities first, then the stages."""
     model = StagedModel([InputEncoding(settings.background), *stages])
     model.architecture = Architecture(settings, shape)
     return model

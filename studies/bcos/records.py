@@ -75,7 +75,6 @@ class BcosSimpleConfig(BcosConfig):
 
     @property
     def layers(self) -> int:
-        """Convolutions, the classifier included."""
         return len(self.channels) + 1
 
     def checks(self) -> list[tuple[bool, str]]:
@@ -221,8 +220,6 @@ def _converted(network: StagedModel, settings: BcosConfig, shape: Shape) -> Stag
 
 
 def _said(network: str, cited: str = "bcos_vit") -> Callable[[Any], str]:
-    """The sentence of the methods section."""
-
     def described(settings: Any) -> str:
         norm = "without normalisation" if settings.norm == "none" else f"with {settings.norm} normalisation"
         norm += " and trained biases" if settings.norm_bias else " and no bias" if settings.norm != "none" else ""

@@ -205,7 +205,6 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
 
 
 def trained_weights(config: Config) -> list[float]:
-    """0, and the further weights that are asked for; those of the run are trained."""
     return sorted({0.0, *config.evaluation.objective_weights} - {map_settings(config).weight})
 
 
@@ -228,7 +227,6 @@ def _variant(cohort: JudgedCohort, weight: float, digests: DigestCache) -> Varia
 
 
 def require_maps(config: Config) -> None:
-    """Refuse a run whose training used no maps, and weights of maps that have none."""
     if not config.objective.uses_maps:
         raise UsageError(
             "--parts objective compares networks trained with maps with networks trained without, and this run used "

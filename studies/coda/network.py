@@ -250,7 +250,6 @@ def stack(layers: Layers, before: int, outputs: int, bound: Bound, flat: bool = 
 
 
 def _head(last: nn.Module, outputs: int, settings: CodaConfig, positions: int) -> nn.Sequential:
-    """The last layer, the sum over so many voxels, and logits."""
     bias = bias_of_chance(outputs) if outputs > 1 else 0.0
     if settings.temperature > 0:
         return nn.Sequential(last, SumPool(), LogitLayer(settings.temperature * positions, bias))

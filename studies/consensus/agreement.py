@@ -97,7 +97,6 @@ class Trend:
 
     @property
     def answer(self) -> str:
-        """Whether the score rises with accuracy."""
         if np.isnan(self.p) or self.p >= LEVEL:
             return UNKNOWN
         return YES if self.rho > 0 else NO
@@ -254,7 +253,6 @@ def _ranking_agreement(first: Floats, second: Floats) -> dict[str, object]:
 
 
 def network_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict[str, object]]:
-    """Rows of ``consensus_networks.tsv`` of one map."""
     differences = [one.difference for one in found]
     rows = []
     for place, (one, values) in enumerate(zip(found, differences, strict=True)):

@@ -77,7 +77,6 @@ class Networks:
 
     @property
     def variant(self) -> Variant:
-        """These networks as they are trained."""
         return Variant(self.layout.networks, self.config, repeat=self.repeat)
 
 
@@ -201,7 +200,6 @@ def _evidence(networks: Networks, cohort: JudgedCohort, rows: CohortMaps, name: 
 
 
 def _write(cohort: JudgedCohort, evidence: dict[str, list[Evidence]]) -> None:
-    """Write the tables, and print whether better classifiers give better evidence."""
     planted, seed = cohort.truth.groups if cohort.truth else (), cohort.config.seed
     pairs, networks, regions = [], [], []
     log.info("Do better classifiers give better evidence?")

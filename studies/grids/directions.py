@@ -166,7 +166,6 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
 
 
 def _name_in_sentence(method: str) -> str:
-    """Name of a method inside a sentence."""
     title = method_title(method)
     return title[:1].lower() + title[1:]
 
@@ -247,7 +246,6 @@ def _holds(each: np.ndarray, low: float, high: float, near: bool) -> str:
 
 
 def _of(made: pd.DataFrame, side: Other) -> pd.DataFrame | None:
-    """Rows of a side; None for chance and for 1."""
     if isinstance(side, str):
         return None
     kind = side.kind or KIND_OF[side.setting]

@@ -294,7 +294,6 @@ def _rows(
 def _maps(
     model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: GridMethod, setting: Setting
 ) -> list[Tensor]:
-    """All maps of what is asked, in the order of its names."""
     maps = grid_maps(model, layout, cells, grid.target, grid.cell, asked.method, asked.stage, setting, asked.start)
     return [*maps, *(gaussian_smooth(maps[0][None, None], kernel)[0, 0] for kernel in asked.kernels)]
 

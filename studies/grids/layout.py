@@ -57,7 +57,6 @@ class Layout:
         return cell // (b * c), cell // c % b, cell % c
 
     def box(self, cell: int, shape: Shape) -> tuple[slice, slice, slice]:
-        """Where a cell lies in a grid of cells of a shape."""
         a, b, c = (slice(n * side, (n + 1) * side) for n, side in zip(self.place(cell), shape, strict=True))
         return a, b, c
 
@@ -79,16 +78,13 @@ class Layout:
         return torch.cat(planes, dim=2)
 
     def cell(self, whole: Tensor, number: int) -> Tensor:
-        """One cell (B, C, d, h, w) of grids (B, C, D, H, W)."""
         box = self.box(number, self.cell_shape(whole))
         return whole[:, :, *box]
 
     def split(self, whole: Tensor) -> Tensor:
-        """All cells (n, C, d, h, w) of one grid (1, C, D, H, W)."""
         return torch.cat([self.cell(whole, number) for number in range(self.cells)])
 
     def cell_shape(self, whole: Tensor) -> Shape:
-        """Voxels of one cell of a grid."""
         sides = tuple(whole.shape[-3:])
         if any(side % n for side, n in zip(sides, self.counts, strict=True)):
             raise BadInputError(f"a volume of {sides} voxels cannot be cut into {self.counts} equal cells.")
@@ -154,7 +150,6 @@ class Grid:
 
     @property
     def same_class(self) -> tuple[int, ...]:
-        """All cells of the target's class."""
         return tuple(number for number, label in enumerate(self.labels) if label == self.target)
 
 
@@ -229,7 +224,6 @@ def draw_grids(
 def _classes(
     kind: Kind, layout: Layout, target: int, cell: int, classes: Sequence[int], seed: np.random.Generator
 ) -> list[int]:
-    """Class of every cell."""
     others = [label for label in classes if label != target]
     wanted = [int(label) for label in seed.choice(others, layout.cells - 1)]
     wanted.insert(cell, target)

@@ -41,12 +41,10 @@ def pools_globally(layer: nn.Module) -> bool:
 
 
 def has_global_pooling(model: nn.Module) -> bool:
-    """Whether one of the layers of a model, in order of computation, is global average pooling."""
     return any(pools_globally(layer) for _, layer in open_parts(model))
 
 
 def stages_of(model: nn.Module) -> list[nn.Module]:
-    """The stages of a `StagedModel` or the children of an `nn.Sequential`."""
     if isinstance(model, StagedModel):
         return list(model.stages)
     if isinstance(model, nn.Sequential):
@@ -114,7 +112,6 @@ def _as_convolution(layer: nn.Linear, shape: MapShape) -> nn.Conv3d:
 
 
 def _last_map(model: nn.Module, cell: Shape) -> MapShape:
-    """Shape (C, d, h, w) of what is flattened."""
     weight = next(model.parameters())
     features: Tensor = torch.zeros((1, 1, *cell), dtype=weight.dtype, device=weight.device)
     with torch.no_grad():

@@ -109,7 +109,6 @@ def agreement_table(scores: pd.DataFrame, cohort: str) -> pd.DataFrame:
 
 
 def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFrame:
-    """Means over grids, a row per method."""
     rows = pd.concat(frames, ignore_index=True)
     made = []
     for method, of_method in rows.groupby("method", sort=False):
@@ -260,7 +259,6 @@ class GridJobs(Judge):
     """Makes the jobs of a cohort."""
 
     def job(self, number: int, planned: Planned, every: bool) -> Job:
-        """The unit of work of one grid."""
         cohort, grid = self.cohort, planned.grid
         assert grid is not None
         scans = [cohort.scans[place] for place in grid.scans]
@@ -317,7 +315,6 @@ def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
 
 
 def _problem_of_fold(cohort: JudgedCohort, fold: int, error: BadInputError) -> str:
-    """What went wrong in a fold, with the names of the classes."""
     text = str(error).removeprefix("grids: ")
     for number, name in enumerate((cohort.config.cohort.negative, cohort.config.cohort.positive)):
         text = text.replace(f"class {number}", name)
@@ -366,7 +363,6 @@ def evaluate_grids(
 
 
 def _write_tables(cohort: JudgedCohort, planned: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
-    """Tables of all grids that were scored, and the arrays of their figure."""
     layout, seed = cohort.layout, cohort.config.seed
     scores = read_scores([outcome.job.outputs["scores"] for outcome in outcomes])
     people = {place: scan.participant_id for place, scan in enumerate(cohort.scans)}
@@ -395,7 +391,6 @@ def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
 
 
 def claims_about(files: FoldFiles) -> tuple[Claim, ...]:
-    """What the literature says of networks like this one."""
     loaded = load_model(files)
     return claims(smoothing_kernels(min(loaded.input.shape)), has_global_pooling(loaded.model))
 
@@ -422,7 +417,6 @@ def _notes(cohort: JudgedCohort, planned: Sequence[Planned]) -> pd.DataFrame:
 
 
 def _grids(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
-    """Judge the usual methods and those of `GRID_METHODS`."""
     methods = methods_of(bench.request, cohort.config)
     if not bench.request.methods:
         refused = family_of(cohort.config.model).refused

@@ -172,7 +172,6 @@ def fitted(method: Method, sides: Sequence[int], stage: int | str = 0, settings:
 
 
 def _sides(model: StagedModel, cell: Shape, stage: int | str) -> tuple[int, ...]:
-    """Voxels of the features of one cell at a stage."""
     weight = next(model.parameters())
     features = torch.zeros((1, 1, *cell), dtype=weight.dtype, device=weight.device)
     with torch.no_grad():

@@ -112,7 +112,6 @@ def paired_groups(
 
 
 def require_pairs(config: Config) -> None:
-    """Refuse pairs of `[evaluation]` before any work."""
     if config.evaluation.pairs:
         paired_groups(find_atlas(config.regions.atlas).read_table().groups, config.evaluation.pairs)
 
@@ -160,7 +159,6 @@ def interaction(
 
 
 def interaction_table(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """Means over participants, from the tables of all scans that succeeded."""
     frames = [SIDES_TABLE.read(one.job.outputs["sides"]) for one in outcomes if one.ok]
     if not frames:
         return INTERACTIONS_TABLE.frame()

@@ -206,7 +206,6 @@ class SideJobs(Judge):
 
 
 def interactions(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
-    """Write `INTERACTIONS_TABLE` and `SOURCES_TABLE`."""
     explanations, layout = bench.explanations(cohort.config), bench.layout
     jobs = SideJobs(cohort, explanations, Extent(), bench.digests).jobs()
     outcomes = run_jobs(layout, jobs, bench.executor, "sides of regions")

@@ -249,7 +249,6 @@ MEASURES_TABLE = Table(
 
 
 def _change(name: str) -> dict[str, str]:
-    """Columns of a difference from the control."""
     return {
         f"{name}_change": f"{name} minus that of the control",
         f"{name}_change_low": "Lower bound of its 95 % interval over participants, paired (Welch's t)",
@@ -303,7 +302,6 @@ MARKER_TABLE = Table(
 
 
 def read_answers(paths: Sequence[Path]) -> pd.DataFrame:
-    """Measures of all folds that are there."""
     found = [MEASURES_TABLE.read(path) for path in paths]
     return pd.concat(found, ignore_index=True) if found else MEASURES_TABLE.frame()
 

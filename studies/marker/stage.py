@@ -124,7 +124,6 @@ def recipe_of(config: Config, task: str, kind: str) -> Config:
 
 
 def copy_of(scan: Scan, which: str, task: str) -> Scan:
-    """The scan record of a copy, with the label of the task."""
     return dataclasses.replace(
         scan, session_id=f"ses-{which}", scan_id=f"{scan.participant_id}_{which}", image=None,
         label=which if task == REVERSED else scan.label,

@@ -163,7 +163,6 @@ def with_teacher(objective: Objective, config: Config, task: Task) -> Objective:
 
 
 def distillation_of(config: Config) -> Distillation:
-    """How a student is taught, from the settings."""
     wanted, maps = config.objective, map_settings(config)
     return Distillation(wanted.temperature, maps.weight, maps.map, maps.stage, maps.stage, wanted.mixup)
 
@@ -172,7 +171,6 @@ def teacher_of(
     config: Config, task: Task, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device,
     layout: RunLayout | None = None,
 ) -> Context:  # fmt: skip
-    """The frozen network of the same fold of the teacher's run."""
     files = fold_of_run(config.objective.teacher, fold)
     teacher = known_network("objective.teacher", files, task, spec, fold, device).model
     return Context(teacher=teacher.requires_grad_(False))

@@ -210,7 +210,6 @@ def masks_of(batch: Batch, context: Context) -> Tensor:
 
 
 def _annotated(batch: Batch, context: Context, guidance: Guidance) -> Tensor:
-    """Which scans of a batch have a mask that counts, (B,)."""
     if context.masks is None:
         return torch.zeros_like(batch.scans, dtype=torch.bool)
     everyone = torch.ones_like(batch.scans, dtype=torch.bool)
@@ -281,7 +280,6 @@ def _boxes(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _box(part: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Bounding box of a region; nothing of an empty one."""
     filled = np.zeros_like(part)
     places = np.nonzero(part)
     if len(places[0]):
@@ -300,7 +298,6 @@ def _read_on(path: Path, grid: Grid, what: str) -> NDArray[Any]:
 
 
 def with_guidance(objective: Objective, config: Config, task: Task) -> Objective:
-    """The objective of a task, guided as the settings ask."""
     wanted, maps = config.objective, map_settings(config)
     classes = wanted.classes or task.outputs
     numbers = tuple(task.outputs.index(name) for name in classes) if task.classes else ()
@@ -347,7 +344,6 @@ def mean_control(config: Config, task: Task, training: LabelledVolumes) -> Tenso
 
 
 def facts_of_guidance(config: Config, fold: Fold) -> tuple[object, Mapping[str, Path]]:
-    """Settings and files that guidance depends on."""
     wanted = config.objective
     of_atlas = not wanted.mask and not wanted.own_anatomy
     files = {"mask": Path(wanted.mask)} if wanted.mask else {}

@@ -90,7 +90,6 @@ MAPS_IN_WORDS = {
 
 
 def guidance_in_words(config: Config) -> str:
-    """What guided networks learned, for the methods text."""
     objective, maps = config.objective, map_settings(config)
     where = "a given mask" if objective.mask else f"the mask of {listing(list(objective.regions))}"
     people = "all" if objective.annotated == 1 else percent(objective.annotated, 0)
@@ -104,7 +103,6 @@ def guidance_in_words(config: Config) -> str:
 
 
 def teaching_in_words(config: Config) -> str:
-    """What students learned, for the methods text."""
     objective, maps = config.objective, map_settings(config)
     teacher, weight = "a teacher, the network of the same fold of another run", f"with weight {maps.weight:g}"
     if maps.map == ATTENTION:
@@ -119,7 +117,6 @@ def teaching_in_words(config: Config) -> str:
 
 
 def gradients_in_words(config: Config) -> str:
-    """What networks with readable gradients learned, for the methods text."""
     objective, maps = config.objective, map_settings(config)
     if objective.guided_alone and objective.uses_maps:
         return " Networks learned the task by the gradients of guided backpropagation alone [@readable]."

@@ -217,7 +217,6 @@ def _dino(network: Pretraining, learning: Tensor, copied: Tensor, people: Tensor
 
 
 def _of_scans(losses: Tensor, right: Tensor) -> Answer:
-    """Means over the two views of each scan."""
     return losses.unflatten(0, (2, -1)).mean(0), right.unflatten(0, (2, -1)).mean(0)  # type: ignore[no-untyped-call]
 
 

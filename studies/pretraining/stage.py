@@ -186,7 +186,6 @@ class PretrainingTask:
 
     @property
     def queue(self) -> int:
-        """Keys that moco keeps."""
         return self.config.pretraining.queue or max(1, len(self.part(False)) // 2)
 
     def part(self, held_out: bool) -> tuple[Scan, ...]:
@@ -232,7 +231,6 @@ def pretrain(
 
 
 def train_backbone(outputs: dict[str, Path], task: PretrainingTask, key: str) -> Mapping[str, Any]:
-    """Train the backbone; the function of a `Job`."""
     config = task.config.training
     if config.devices == 1:
         _train_backbone(ALONE, outputs, task, key)
@@ -282,7 +280,6 @@ def _objective(task: PretrainingTask) -> Objective:
 
 
 def _fresh(task: PretrainingTask) -> tuple[StagedModel, Pretraining | MaskedAutoencoder]:
-    """A network with fresh weights, and what learns with its first stages."""
     settings, model = task.config.pretraining, task.config.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(task.seed, "weights"))

@@ -66,7 +66,6 @@ class Backbone(nn.Sequential):
         return bool(dynamic_layers(self))
 
     def train(self, mode: bool = True) -> Backbone:
-        """Set the mode, unless frozen."""
         super().train(mode and not self.frozen)
         return self
 
@@ -254,7 +253,6 @@ class UnitProjection(nn.Module):
 
     @property
     def rows(self) -> Tensor:
-        """The weights (after, before), of norm 1."""
         return functional.normalize(self.weight, dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -262,12 +260,10 @@ class UnitProjection(nn.Module):
 
 
 def pooled(*layers: nn.Module) -> nn.Sequential:
-    """Layers that classify each voxel, and the average over voxels."""
     return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten())
 
 
 def linear_head(channels: int, outputs: int, constants: bool, bias: float) -> list[nn.Module]:
-    """Average over voxels, then one linear layer."""
     layer = nn.Linear(channels, outputs, bias=constants)
     if constants:
         nn.init.constant_(layer.bias, bias)
@@ -330,7 +326,6 @@ def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bo
 
 
 def backbone_of(probe: StagedModel) -> Backbone:
-    """The backbone of a probe, without a stream that passes it."""
     first = probe.stages[0]
     backbone = first.body if isinstance(first, AttentionStream) else first
     assert isinstance(backbone, Backbone)

@@ -95,7 +95,6 @@ UNTRAINED = ResNetConfig("resnet10")
 
 
 def backbone_digest(settings: ProbeConfig, fold: int) -> str:
-    """Digest of the weights of a backbone."""
     files = files_of(settings, fold)
     path = Path(settings.backbone) if files is None else files.weights
     try:
@@ -187,7 +186,6 @@ def with_body(settings: ProbeConfig) -> ProbeConfig:
 
 
 def placed(settings: ProbeConfig) -> ProbeConfig:
-    """The settings with the backbone written out, and its place from any folder; without a backbone as they are."""
     if not settings.backbone:
         return settings
     return replace(with_body(settings), backbone=str(Path(settings.backbone).resolve()))
@@ -224,7 +222,6 @@ def keep_backbone(layout: RunLayout, settings: ProbeConfig, folds: Iterable[int]
 
 
 def _copies(kept: Path, backbone: str, folds: Iterable[int]) -> dict[Path, Path]:
-    """Source of each copy."""
     if Path(backbone).is_file():
         return {kept / f"{_WEIGHTS}{Path(backbone).suffix}": Path(backbone)}
     sources: dict[Path, Path] = {}
@@ -294,7 +291,6 @@ def _family_of(settings: ModelConfig) -> Family:
 
 
 def _body(settings: ProbeConfig) -> tuple[Family, ModelConfig]:
-    """The family of a backbone, and its settings."""
     body = body_of(settings)
     return _family_of(body), body
 

@@ -76,7 +76,6 @@ class Parts:
 
     @property
     def trained_classes(self) -> list[str]:
-        """Class of each participant trained on."""
         return [self.class_of[person] for person in self.training.people]
 
     def right(self, votes: Floats) -> Floats:

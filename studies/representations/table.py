@@ -261,7 +261,6 @@ def _all_of(statistic: Statistic) -> Callable[[Floats], Floats]:
 
 
 def _mean(values: Floats) -> Statistic:
-    """Mean over the people that have a value."""
     there = np.isfinite(values)
 
     def mean(weights: Floats) -> Mapping[str, Floats]:
@@ -293,7 +292,6 @@ class BackboneToJudge:
 
 
 def write_judged(outputs: dict[str, Path], task: BackboneToJudge) -> None:
-    """Measure and write; the function of a `Job`."""
     loaded = [load_model(files).model for files in task.networks]
     bodies = [backbone_of(model) for model in loaded]
     if any(_differ(bodies[0], other) for other in bodies[1:]):

@@ -50,7 +50,6 @@ def by_value(groups: Sequence[str], values: NDArray[np.float64]) -> tuple[str, .
 
 
 def random_orders(groups: Sequence[str], draws: int, seed: int) -> tuple[tuple[str, ...], ...]:
-    """Random rankings; each is used in all folds."""
     return tuple(
         tuple(groups[place] for place in generator(seed, "removed-at-random", draw).permutation(len(groups)))
         for draw in range(draws)

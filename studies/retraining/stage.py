@@ -226,7 +226,6 @@ _SHORT = {"balanced_accuracy": "balanced accuracy", "auc": "AUC"}
 
 
 def _compared_text(row: pd.Series, whole: pd.Series, score: str) -> str:
-    """A score beside that with all regions and that without random ones."""
     said = f"{row[score]:.2f} ({whole[score]:.2f} with all"
     if np.isnan(row[f"p_{score}"]):
         return f"{said})"

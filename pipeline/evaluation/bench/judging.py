@@ -163,7 +163,6 @@ class Judge:
                     self._controls.of(self.cohort.fold_of(scan), scan)
 
     def jobs(self) -> list[Job]:
-        """One unit per scan; raises as `require_controls`."""
         self.require_controls()
         fold = self.cohort.fold_of(self.cohort.scans[0])  # has a network, which another may lack
         layers = len(layers_with_parameters(load_model(self.cohort.layout.fold(fold)).model))
@@ -290,11 +289,9 @@ def map_jobs(
 def maps_of(
     cohort: JudgedCohort, explanations: Sequence[Explanation], outcomes: Sequence[Outcome]
 ) -> tuple[JudgedCohort, CohortMaps]:
-    """The scans that were explained, and their sums."""
     left = those_judged(cohort, outcomes)
     return left, gathered(left, [outcome for outcome in outcomes if outcome.ok], explanations)
 
 
 def participant_densities(cohort: JudgedCohort, rows: CohortMaps, name: str, network: str = REAL) -> pd.DataFrame:
-    """Mean density per participant and class; see `densities`."""
     return densities(cohort, rows, network, name, {scan.scan_id for scan in cohort.scans})

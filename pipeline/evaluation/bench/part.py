@@ -270,7 +270,6 @@ class Bench:
             require_all_defined(network, spec, PackedAtlas.of(self.atlas), conditional)
 
     def explanations(self, config: Config) -> tuple[Explanation, ...]:
-        """What is judged, by networks with these settings."""
         return explanations_of_run(with_methods(config, methods_of(self.request, config)))
 
     def _cohort_of_run(self, truth_json: Path) -> JudgedCohort:

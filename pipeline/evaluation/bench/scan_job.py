@@ -176,7 +176,6 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
 
 
 def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[OneMap]:
-    """Maps of the true network, of the nulls, and of no network."""
     for one in task.networks:
         loaded = one.network.load(device)
         reference = one.network.reference(device)

@@ -125,7 +125,6 @@ EVALUATION_TABLE = Table(
 
 
 def evaluation_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
-    """One row per map and network, and per severity where there are several."""
     made = []
     severities = sorted({value for value in (cohort.truth.severity.values() if cohort.truth else ()) if value})
     for (network, name), of_map in rows.scores.groupby(["network", "map"], sort=False):
@@ -222,7 +221,6 @@ def _of_regions(
 
 
 def _of_set(cohort: JudgedCohort, of_map: pd.DataFrame) -> dict[str, float]:
-    """`SET_SCORES` of the scans whose map was compared with the truth."""
     if IOU_COLUMNS[0] not in of_map:
         return {}
     measured = of_map[of_map[list(IOU_COLUMNS + BOX_COLUMNS)].notna().all(axis=1)]

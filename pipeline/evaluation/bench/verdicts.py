@@ -123,7 +123,6 @@ def verdict_table(evaluation: pd.DataFrame) -> pd.DataFrame:
 
 
 def _verdict(of_map: pd.DataFrame) -> dict[str, object]:
-    """The verdict on one map, from its rows by all networks."""
     needs_network = NO_NETWORK not in set(of_map["network"])
     real = of_map[of_map["network"] == (REAL if needs_network else NO_NETWORK)].iloc[0]
     shuffled = of_map[of_map["network"].str.startswith(f"{SHUFFLED}-")]
@@ -256,7 +255,6 @@ def numbers_of(row: dict[str, object], needs_network: bool) -> str:
 
 
 def _of_shuffled(row: dict[str, object]) -> str:
-    """Numbers with shuffled labels; how many swaps they are of."""
     swaps = "one swap" if row["n_swaps"] == 1 else f"mean of {row['n_swaps']:.0f} swaps"
     if not np.isfinite(row["shuffled_p"]):  # type: ignore[call-overload]
         return f"rank correlation of maps {_share(row['shuffled_spearman'])}, {swaps}"

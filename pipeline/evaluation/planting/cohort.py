@@ -69,7 +69,6 @@ def planted_cohort(bench: Bench, only: int = 0) -> tuple[JudgedCohort, list[Outc
 def _copied(
     layout: EvaluationLayout, people: Sequence[PlantedControl], outcomes: Sequence[Outcome]
 ) -> tuple[PlantedControl, ...]:
-    """People whose copies were written; refuses too few."""
     made = tuple(person for person, one in zip(people, outcomes, strict=True) if one.ok)
     if len(made) < FEWEST:
         raise BadInputError(

@@ -254,7 +254,6 @@ def paired_folds(
 
 
 def planted_config(config: Config, seed: int) -> Config:
-    """The recipe of a run for telling planted from untouched copies."""
     cohort = dataclasses.replace(
         config.cohort, contrast_column=PLANTED, negative=UNTOUCHED, positive=WITH_LOSS, classes=(), target="",
         shuffle_labels=False,

@@ -61,7 +61,6 @@ def fit(x: Floats, target: Floats, people: Sequence[str], classes: int, seed: in
 def _inner_folds(
     x: Floats, target: Floats, people: Sequence[str], classes: int, seed: int
 ) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Training and test rows of each inner fold that leaves every class to learn from."""
     names = np.asarray(people)
     groups = [names[target == one] for one in np.unique(target)] if classes else [names]
     folds = max(min(INNER_FOLDS, *(len(np.unique(group)) for group in groups)), 2)
@@ -75,7 +74,6 @@ def _inner_folds(
 
 
 def _solved(x: Floats, target: Floats, classes: int, penalty: float, balanced: bool) -> tuple[Floats, Floats]:
-    """Weights (outputs, columns) and intercepts (outputs,)."""
     if not classes:
         number = Ridge(penalty).fit(x, target)
         return np.atleast_2d(number.coef_), np.atleast_1d(number.intercept_)

@@ -117,7 +117,6 @@ PREDICTIONS_BASELINES_TABLE = Table(
 
 
 def baselines_table(task: Task) -> Table:
-    """``predictions_baselines.tsv`` of a task, with its own columns."""
     several = task.outputs if task.kind.name == SEVERAL_CLASSES else ()
     columns = COLUMNS | {f"probability_{name}": f"Probability of {name}" for name in several}
     return replace(PREDICTIONS_BASELINES_TABLE, meanings=columns)
@@ -208,6 +207,5 @@ def _cells(answer: np.ndarray, task: Task) -> list[float]:
 
 
 def _can_be_fitted(target: np.ndarray, people: np.ndarray, task: Task) -> bool:
-    """Whether there are two people of each class, or any whose number is known."""
     of_class = [len(set(people[target == value])) for value in range(len(task.classes))]
     return min(of_class) > 1 if of_class else len(target) > 0

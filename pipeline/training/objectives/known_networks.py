@@ -165,7 +165,6 @@ def without_other_runs(config: Config) -> Config:
 
 
 def require_start(config: Config, split: Split) -> None:
-    """Refuse before any work starts what no fold can start from."""
     if (below := on_backbone(config.model)) is not None:
         below.require(config.model, config.cohort.shuffle_labels)
     if config.training.from_run and config.cohort.shuffle_labels:

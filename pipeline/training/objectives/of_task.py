@@ -66,7 +66,6 @@ def binary(weights: torch.Tensor, off_targets: bool) -> Objective:
 
 
 def _of_classes(weights: torch.Tensor, logged: Logged) -> Measures:
-    """Weighted mean of the losses, and balanced accuracy."""
     targets = logged["target"]
     mean = logged["loss"].sum() / weights[targets].sum()
     return Measures(float(mean), balanced_accuracy(targets.numpy(), logged["output"].numpy()))

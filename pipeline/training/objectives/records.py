@@ -133,7 +133,6 @@ TASK = ObjectiveKind(name="task")
 
 @functools.cache
 def objective_kinds() -> Mapping[str, ObjectiveKind]:
-    """All kinds by name."""
     return {kind.name: kind for kind in (TASK, *plugged_in("objectives", ObjectiveKind, [TASK.name]))}
 
 
