@@ -1,16 +1,14 @@
 """Whether heatmaps find the regions of planted disease, and analyses the planted effects.
 
-*Recovery* of a map: how many planted bilateral groups are among the first ten by sum, density or gain, against the
-number that a random ranking puts there (hypergeometric). *Localisation*: how much of the positive relevance lies in
-planted regions, against the share of the volume they take up (1 = no better than a map that is even everywhere). Both
-over the true positives (patients recognised as patients); participants count once: their scans are averaged before.
+*Recovery* of a map: how many planted bilateral groups are among the first ten, against the number that a random ranking
+puts there (hypergeometric). *Localisation*: the share of the positive relevance in planted regions, against their share
+of the volume. Both over the true positives; participants count once.
 
-Each *effect* has one analysis that should show it, named before any result (`QUESTIONS`): table, rows, p, direction. An
-effect that lives in one named group is one question and is judged by its own p; one that may show in several groups is
-judged by the smallest family-wise p. The first relevance map of the run is asked. An effect counts as found if that p
-is below `ALPHA` and the sign is the planted one; a null is as planted if its p is not below it. One in twenty true
-nulls is a false alarm by construction. What a cohort has too few people to show is no miss: its expectation is open,
-and it is not tested. And where an effect was not found before ComBat, that it is not found after is no success.
+Each *effect* has one analysis that should show it, named before any result (`QUESTIONS`). An effect in one named group
+is judged by its own p; one that may show in several groups by the smallest family-wise p; it counts as found if that p
+is below `ALPHA` and the sign is the planted one. One in twenty true nulls is a false alarm by construction. What a
+cohort has too few people to show is no miss, and is not tested; and where an effect was not found before ComBat, that
+it is not found after is no success.
 """
 
 from __future__ import annotations

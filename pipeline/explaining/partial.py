@@ -1,15 +1,11 @@
 """Mean maps without maps of single scans: scans explained in parts, whose maps are added up as they are made.
 
-With ``keep_maps = "group"`` a unit of work is a part: up to `PART` test scans of one fold and one outcome, explained
-one after the other by one network, their maps added in float64. A part is what a killed run repeats at most, what runs
-beside other parts, and what is kept, so that a second run does nothing: one sum per map and part. One unit per fold
-would keep fewer sums, but has hours of work to lose and no more workers than folds; a single split has one fold.
+With ``keep_maps = "group"`` a unit of work is a part: up to `PART` test scans of one fold and one outcome, their maps
+added in float64. A part is what a killed run repeats at most, and what is kept: one sum per map. While a scan is
+explained, the next is read and the tables of the one before are written, by other threads.
 
-While a scan is explained, the next is read and the tables of the one before are written, by other threads.
-
-A part does not fail for one scan: it goes on. The tables of each scan (or what went wrong) go to a unit of work of that
-scan, which puts them in their place, so that receipts, failures and accounts are as in any other run. A part with a
-failed scan is done again on the next call, as a failed scan would be.
+A part does not fail for one scan. The tables of each scan (or what went wrong) go to a unit of work of that scan, so
+that receipts, failures and accounts are as in any other run. A part with a failed scan is done again on the next call.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The attribution stage: each scan explained by the networks that have not seen its participant.
 
-One unit of work per scan: the sums of its maps over regions, its ledger, and its maps with their sidecars where maps
-are kept. The target is the positive class for every scan, patients and controls alike, so that all maps answer one
-question: what speaks for the positive class here? Where a number is predicted, it is the number.
-
-A labelled scan is explained by the network of the fold that tests it. A scan outside the contrast (MCI) is explained by
-all networks that answered, and its maps are means; its receipts are those of a stage of their own, so that they cannot
-pass for those of a labelled scan if its label comes or goes.
+One unit of work per scan. The target is the positive class for every scan, patients and controls alike, so that all
+maps answer one question: what speaks for the positive class here? Where a number is predicted, it is the number. A scan
+outside the contrast (MCI) is explained by all networks that answered, and its maps are means; its receipts are those of
+a stage of their own, so that they cannot pass for those of a labelled scan if its label comes or goes.
 
 Which maps are kept (``keep_maps``) decides what is written, not what is computed: going from "all" to "none" makes
 nothing stale. Maps of single scans that are no longer kept or asked for are removed, or they would be read beside

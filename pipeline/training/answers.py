@@ -1,14 +1,11 @@
 """What outputs of networks amount to: classes and probabilities, the gap of a number, the mark of a control run.
 
-Predictions of a number are too high for the young and too low for the old, so the gap depends on age itself. De Lange &
-Cole (2020, doi:10.1016/j.nicl.2020.102229) fit ``predicted = intercept + slope * true`` and subtract the value of this
-line from each prediction. The line of a test fold is fitted to the out-of-fold predictions of all other folds, so no
-participant of the test fold is in the fit.
+Predictions of a number are too high for the young and too low for the old. De Lange & Cole (2020,
+doi:10.1016/j.nicl.2020.102229) fit ``predicted = intercept + slope * true`` and subtract the value of this line. The
+line of a test fold is fitted to the out-of-fold predictions of all other folds.
 
-Networks of control runs are trained without disease information, as a baseline for accuracy and maps. There are two:
-``training.control = "binarised"`` (images are replaced by their brain masks, so that only the contour of the brain
-extraction is left; Tinauer et al. 2025) and ``cohort.shuffle_labels`` (labels are permuted between participants). Their
-outputs are marked: the description of each network and every row of its predictions.
+Networks of control runs are trained without disease information: on brain masks (``training.control = "binarised"``;
+Tinauer et al. 2025), or on permuted labels (``cohort.shuffle_labels``). Their outputs are marked.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Apply the networks to kept scans outside the contrast, mainly MCI.
 
-A network is never applied to a participant it was trained or selected with. A participant who also has labelled scans
-gets only the network of the fold that tests them; everyone else gets the networks of all folds that could be trained,
-and their logits are averaged, as those of the members of an ensemble: the probability is that of the mean logits. With
-the mean logit as start value the explanation of the average is the average of the explanations; see
-`pipeline.attribution.records`.
-
-One unit of work per fold: its network and all scans that it is applied to.
+A participant who also has labelled scans gets only the network of the fold that tests them; everyone else gets the
+networks of all folds, and their logits are averaged, as those of an ensemble. With the mean logit as start value the
+explanation of the average is the average of the explanations; see `pipeline.attribution.records`. One unit of work per
+fold.
 """
 
 from __future__ import annotations

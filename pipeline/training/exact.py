@@ -1,14 +1,12 @@
 """What is solved and not learned in steps: the last layer of some networks, and offsets of the classes after training.
 
 A ridge regression takes the place of epochs of gradients. What the layers before give of each scan is written to a file
-and read in parts, so that memory holds a few columns of all scans or all columns of one. The ridge is solved on inner
-products of scans, which changes nothing.
+and read in parts. The ridge is solved on inner products of scans, which changes nothing.
 
 All logits of a dynamic linear network share an offset that one step of training moves by more than the classes differ:
 such a network ranks people well and gives all of them the same class. After training, an offset of each class is fitted
-to people whom the network knows, and added to the constant of its last layer (`pipeline.models.dynamic`), which
-the ledger of inherent maps lists. Contributions of voxels stay as they are; ranks and areas by the probability of a
-class only where there are two: that of one of three depends on the offsets of all.
+to people whom the network knows, and added to the constant of its last layer (`pipeline.models.dynamic`). Contributions
+of voxels stay as they are; ranks and areas by the probability of a class only where there are two.
 """
 
 from __future__ import annotations

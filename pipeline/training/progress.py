@@ -3,13 +3,9 @@
 Early stopping and selection ignore the first ``min_epochs`` epochs, as in the founding study: batch statistics are
 still changing, and a lucky early epoch on a small validation set could never be beaten.
 
-A checkpoint is one safetensors file: weights, best weights and optimiser moments as tensors, the rest as JSON in its
-header. The file is replaced atomically, so an interruption leaves the old checkpoint or the new one. Random states are
-not stored: every epoch derives its own from the seed.
-
-Workers may be on other machines, so the curve on the terminal or in the log is read from the checkpoint of each
-training, whose header holds all epochs. TensorBoard shows the same, if it is installed: ``tensorboard --logdir
-OUT/models``.
+A checkpoint is one safetensors file, replaced atomically: weights, best weights and optimiser moments as tensors, the
+rest as JSON in its header, which the curve on the terminal is read from, since workers may be on other machines. Random
+states are not stored: every epoch derives its own from the seed.
 """
 
 from __future__ import annotations

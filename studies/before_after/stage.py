@@ -2,13 +2,11 @@
 
 The control of a fold has the same people, seed and settings as the run's network, and weight 0: what remains of
 guidance and of readable gradients is the task alone, of distillation the answers of the teacher, and of attention
-transfer the labels. Both are asked for the maps of the test people of the fold. So are networks of further weights
-(``[evaluation] objective_weights``).
+transfer the labels. Networks of further weights (``[evaluation] objective_weights``) are measured alike.
 
 ``objective_weights.tsv`` has accuracy and maps by the weight, and the weight chosen by the maps of the validation
-people. Maps and accuracy both count: Rao et al. 2023, sec. 5, keep what no other training dominates in F1, EPG and IoU
-on the validation part, and show the highest EPG that costs at most five points of F1. (Their code rounds values to .005
-first; here none is rounded.)
+people. Both count: Rao et al. 2023, sec. 5, keep what no other training dominates in F1, EPG and IoU, and show the
+highest EPG that costs at most five points of F1. (Their code rounds values to .005 first; here none is rounded.)
 """
 
 from __future__ import annotations

@@ -11,15 +11,9 @@ DiPart     the whole grid                      one cell of the last map         
 DiFull     each cell alone                     one cell of the last map             the cell alone
 =========  ==================================  ===================================  ==============================
 
-DiFull holds for every network, also those with statistics of the whole volume. At a later stage its features are those
-of all cells put together, and the network reads one of them: gradients to the others are exactly 0, but a method may
-still mark them (class activation maps do). LRP and guided backpropagation run through the layers that computed the
-logit, so their map is that of the cell alone, and exactly 0 elsewhere.
-
-Maps of a later stage are brought to the grid of the input cell by cell in DiFull, so that nothing leaks across a
-border.
-
-Source: Rao, Böhle & Schiele 2022.
+DiFull holds for every network. At a later stage its features are those of all cells put together, of which the network
+reads one: gradients to the others are exactly 0, but a method may still mark them (class activation maps do). Maps of a
+later stage are brought to the grid of the input cell by cell. Source: Rao, Böhle & Schiele 2022.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """``--parts grids``: confident test scans of each fold side by side, and which of them every map marks.
 
-A run shows tables, and mean maps instead of examples that someone chose. The tables hold the shares of every method and
-stage, what the literature found, the likeness of methods, and invariance.
-
-AggAtt is the mean map of the best, the usual and the worst grids. Maps of one cell position are sorted by their share,
-best first, ties by positive attribution in the cell, and cut into bins of unequal size: the first 2 %, to 5 %, to 50 %,
-to 95 %, to 98 %, and the last 2 %. All bins share one scale.
-
-Source: Rao, Böhle & Schiele 2022.
+The tables hold the shares of every method and stage, what the literature found, the likeness of methods, and
+invariance. AggAtt is the mean map of the best, the usual and the worst grids: maps of one cell position are sorted by
+their share, ties by positive attribution in the cell, and cut into bins (`EDGES`) that share one scale. Source: Rao,
+Böhle & Schiele 2022.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """``marker_groups.tsv``: what networks make of a marker that goes with the diagnosis in training and not in testing.
 
-Four groups: diagnosis by marker. People to train and to select with have one copy of their scan, and the marker nearly
-always goes with the diagnosis; people to test have both copies, so that there the marker says nothing. A network that
-uses it fails in two of the groups (Sagawa et al. 2020; as in Waterbirds-100, Petryk et al. 2022).
+Four groups: diagnosis by marker. People to train with have one copy of their scan, and the marker nearly always goes
+with the diagnosis; people to test have both copies, so that there the marker says nothing. A network that uses it fails
+in two of the groups (Sagawa et al. 2020; as in Waterbirds-100, Petryk et al. 2022).
 
-The least of several accuracies of few people lies below each of them, so chance is not one half; and a bootstrap of it
-is biased once more: with 15 people in a group, 95 % intervals of the difference of two worst groups held the truth in
-7 % (percentile, three seeds) to 74 % (basic, one seed) of simulations in which a network that follows a marker is
-compared with a coin, and Welch's t intervals of the difference of mean accuracies in 94 to 97 %. So the worst group has
+The least of several accuracies of few people lies below each of them, so chance is not one half, and its bootstrap is
+biased once more: with 15 people in a group, 95 % intervals of the difference of two worst groups held the truth in 7 to
+74 % of simulations, and Welch's t intervals of the difference of mean accuracies in 94 to 97 %. So the worst group has
 the interval of its groups, and differences have those of mean accuracies.
 """
 

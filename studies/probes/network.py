@@ -1,20 +1,15 @@
 """A probe: the stages of a backbone, and a head that is trained for the task (Gairola et al. 2025).
 
-The backbone, the first stages of a network that was trained before, is kept as it is or trained on. Heads with several
-layers classify each voxel of the last features by 1×1×1 convolutions and average then, as B-cos networks do; for one
-linear layer the order makes no difference. On a dynamic linear backbone no head has a constant, so that its maps add
-up. A head of dynamic layers on a conventional backbone is explained from its features on (Böhle 2024, section 5.2.4).
+Heads with several layers classify each voxel of the last features by 1×1×1 convolutions and average then, as B-cos
+networks do. On a dynamic linear backbone no head has a constant, so that its maps add up. A head of dynamic layers on a
+conventional backbone is explained from its features on (Böhle 2024, section 5.2.4).
 
-CA-Stream (Torres Figueroa 2024, thesis, ch. 3) is a query that passes the stages of a backbone and pools its last
-features by attention. A learned query, the same for all scans and classes, attends to the features of each stage in
-turn; what it pools there becomes, after a linear map, the query of the next. The last attention takes the place of the
-global average (GAP) before the linear head. Attention is a class-agnostic CAM: its scores are channels weighted by the
-query. CAM methods explain the last features, before their attention, so that their gradient passes through it: each
-voxel counts by its own part of the logit, and by how much more attention it draws than the others (sections 3.5, 3.6).
-The source keeps the classifier of the backbone and learns a linear map before it. A probe learns its classifier anyway,
-and two linear layers in a row are one, so the linear head is what both are together. Two variants of the source: the
-features phi of a voxel have a key ``K phi`` and a value ``V phi``, linear maps of each stage; and a query for each
-class, so that each has an attention and pooled features of its own, which its logit reads.
+CA-Stream (Torres Figueroa 2024, thesis, ch. 3): a learned query attends to the features of each stage in turn; what it
+pools there becomes, after a linear map, the query of the next. The last attention takes the place of the global average
+before the linear head. CAM methods explain the last features, before their attention, so that their gradient passes
+through it (sections 3.5, 3.6). The source keeps the classifier of the backbone and learns a linear map before it; the
+linear head here is both together. Two variants: keys ``K phi`` and values ``V phi`` of the features phi, linear maps of
+each stage; and a query for each class, whose pooled features its logit reads.
 """
 
 from __future__ import annotations

@@ -320,24 +320,14 @@ def _described(settings: ProbeConfig) -> str:
     return f"was a probe [@probing], {head}, on a backbone that was {kept}: {text}"
 
 
-def _smallest(settings: ProbeConfig) -> int:
-    family, body = _body(settings)
-    return family.smallest_side(body)
+def _of_backbone(name: str) -> Callable[..., Any]:
+    """What the family of the backbone says; settings come last."""
 
+    def ask(*arguments: Any) -> Any:
+        family, body = _body(arguments[-1])
+        return getattr(family, name)(*arguments[:-1], body)
 
-def _require_fits(shape: Shape, settings: ProbeConfig) -> None:
-    family, body = _body(settings)
-    family.require_fits(shape, body)
-
-
-def _covering(side: int, settings: ProbeConfig) -> int:
-    family, body = _body(settings)
-    return family.covering_side(side, body)
-
-
-def _seen(side: int, settings: ProbeConfig) -> int:
-    family, body = _body(settings)
-    return family.seen_side(side, body)
+    return ask
 
 
 def _weights(
@@ -352,11 +342,11 @@ PROBE = Family(
     name="probe",
     settings=ProbeConfig,
     build=_build,
-    smallest_side=_smallest,
-    require_fits=_require_fits,
+    smallest_side=_of_backbone("smallest_side"),
+    require_fits=_of_backbone("require_fits"),
     described=_described,
-    covering_side=_covering,
-    seen_side=_seen,
+    covering_side=_of_backbone("covering_side"),
+    seen_side=_of_backbone("seen_side"),
     resolve=_resolved,
     backbone=OnBackbone(
         body=body_of,

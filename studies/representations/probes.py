@@ -1,18 +1,14 @@
 """What frozen features know: probes by scikit-learn, the share of people recognised, and whether they tell the site.
 
-*Probes* are nearest neighbours and linear classifiers. Features have norm 1. Votes of a tested participant are means
-over their scans. Among neighbours, each trained participant is one point (the mean direction of their scans), so that k
-neighbours are k people; in linear probes, the scans of a participant have a weight of 1 together. No one may be trained
-on and tested.
+*Probes* are nearest neighbours and linear classifiers of features of norm 1. Votes of a tested participant are means
+over their scans; each trained participant is one point among neighbours, and has a weight of 1 in linear probes.
 
 *Shares of participants recognised* are per class, per group of classes and over all classes, with draws of the
-bootstrap. Each participant counts once. Shares of a group and of all are means over classes, so that the sizes of
-classes have no influence: over all classes it is the balanced accuracy.
+bootstrap. Shares of a group and of all are means over classes: over all it is the balanced accuracy.
 
-*Site*: groups of a contrastive loss may be scanners instead of diseases. A linear classifier is trained and tested on
-different participants. Sites are permuted between participants of one class with the same number of scans, so that an
-association of site and class is no evidence. Ridge regression on indicators of the sites is linear in the labels: one
-fit per fold serves all permutations; a logistic regression would be fitted for each.
+*Site*: groups of a contrastive loss may be scanners instead of diseases. Sites are permuted between participants of one
+class with the same number of scans, so that an association of site and class is no evidence. Ridge regression on
+indicators of the sites is linear in the labels: one fit per fold serves all permutations.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """``--parts retrain``: whether networks need the regions that a map ranks first.
 
-For each map and share of the volume, and for random rankings: the first regions, ranked in the training part of each
-fold alone, take the mean tissue of training controls in every scan, and the fold is trained again with the recipe of
-the run. If networks need these regions, accuracy drops by more than without random regions of the same volume. No drop
-does not show that the map is wrong: other regions can carry the same information. ``retraining.tsv`` says how well the
-networks do.
+For each map and share of the volume, and for random rankings, the first regions take the mean tissue of training
+controls in every scan, and each fold is trained again with the recipe of the run. If networks need these regions,
+accuracy drops by more than without random regions of the same volume. No drop does not show that the map is wrong:
+other regions can carry the same information.
 
 What is removed must not be chosen by those who are tested afterwards. So each method ranks regions in the training part
-of a fold alone: the network of the fold explains people it was trained with, each compared with other controls of that
-part.
+of a fold alone: the network explains people it was trained with, each compared with other controls of that part.
 """
 
 from __future__ import annotations

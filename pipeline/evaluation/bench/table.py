@@ -1,14 +1,13 @@
 """How good every map is, and whether it moves with the scan: ``evaluation.tsv`` and ``shift_curve.tsv``.
 
-``evaluation.tsv`` has every score of every map, by the true network and by the nulls, in the same columns. Maps of a
-scan are summed over regions; scans of a participant are averaged. Regions are ranked twice: by the standardised
-difference between the classes (Hedges' g) and by the mean density over the positive class. The scans are the same for
-every network, whatever it says of them.
+``evaluation.tsv`` has every score of every map, by the true network and by the nulls. Maps of a scan are summed over
+regions; scans of a participant are averaged. Regions are ranked by the standardised difference between the classes
+(Hedges' g), and by the mean density over the positive class. The scans are the same for every network, whatever it says
+of them.
 
-``shift_curve.tsv`` says how much a map changes with a scan, by how far it is moved (``[evaluation] shifts``). A map of
-a network that does not depend on where the scan lies has 1 at every shift; that of a transformer falls between
-multiples of its patch. Registration is not exact: the curve says how much a map changes if it errs by some voxels. No
-map is compared with that of a scan of which more than `LOST` of the brain leaves the volume.
+``shift_curve.tsv`` says how much a map changes with a scan that is moved (``[evaluation] shifts``), and so how much it
+changes if registration errs by some voxels. No map is compared with that of a scan of which more than `LOST` of the
+brain leaves the volume.
 """
 
 from __future__ import annotations

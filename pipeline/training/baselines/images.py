@@ -1,13 +1,11 @@
 """What simple predictors see of an image: regions, a smoothed image, and what an untrained network makes of it.
 
-The untrained network is after un-CNN 1.0.0 (bioRxiv 2026.06.07.730652), which is set against foundation models: 3D
-convolutions with weights drawn once, frozen, at four scales, and a simple model on what they give. A trained network
-that is no better has learned nothing that random filters and a ridge do not know. As there: the first scale has two
-full convolutions, each later one two depthwise ones with pointwise ones behind, twice as many channels as before; group
-normalisation, ReLU, mean pooling; of each scale the means of its channels in the eight octants and the covariances of
-its first 32. Unlike there: a quarter of the channels, voxels of 4 mm instead of 2, and the image alone without its
-local median and its edges, so that a scan costs a tenth of a second instead of many; a ridge instead of a random
-forest.
+The untrained network is after un-CNN 1.0.0 (bioRxiv 2026.06.07.730652): 3D convolutions with weights drawn once, at
+four scales, two full ones at first, then depthwise and pointwise ones in turns; group normalisation, ReLU, mean
+pooling; of each scale the means of its channels in the eight octants and the covariances of its first 32. Unlike there:
+a quarter of the channels, voxels of 4 mm instead of 2, the image alone without its local median and its edges, and a
+ridge instead of a random forest. A trained network that is no better has learned nothing that random filters and a
+ridge do not know.
 """
 
 from __future__ import annotations

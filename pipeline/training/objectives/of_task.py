@@ -1,14 +1,12 @@
 """The losses of plain tasks: weighted cross-entropy for classes, squared error or Huber loss for a number.
 
-Networks that explain themselves have binary cross-entropy. Each class has a sigmoid of its own. Where a wrong class has
-the target 0, its logit is pushed down for ever, and maps fill with what speaks against it. With the off-target 1 / C of
-C classes, and the logit bias ``log(1 / (C - 1))``, the best answer for a wrong class is the bias: no evidence at all.
-Source: Böhle, Singh, Fritz & Schiele 2024. With off-targets the loss cannot reach 0: its floor is ``(C - 1) / C H(1 /
-C)``, H being the binary entropy; 0.347 for two classes. So tables hold the plain loss.
+Networks that explain themselves have binary cross-entropy. Where a wrong class has the target 0, its logit is pushed
+down for ever, and maps fill with what speaks against it. With the off-target 1 / C of C classes, and the logit bias
+``log(1 / (C - 1))``, the best answer for a wrong class is no evidence at all (Böhle, Singh, Fritz & Schiele 2024). The
+loss then has the floor ``(C - 1) / C H(1 / C)``, H being the binary entropy, so tables hold the plain loss.
 
-For sparse maps, the weights W(x) that a dynamic linear network gives a volume have a penalty: ``λ mean |W(x)|`` of the
-true class and one wrong class of each scan, drawn at random. W is that of the evidence before the temperature, so that
-λ means the same at every temperature. Source: Böhle, Fritz & Schiele 2021. Each step takes four passes more.
+For sparse maps, the weights W(x) of a dynamic linear network have a penalty: ``λ mean |W(x)|`` of the true class and
+one wrong class of each scan, before the temperature (Böhle, Fritz & Schiele 2021). Each step takes four passes more.
 """
 
 from __future__ import annotations
