@@ -81,17 +81,15 @@ def training_jobs(cohort: JudgedCohort, variants: Sequence[Variant], digests: Di
     planned: dict[str, dict[int, Job]] = {}
     for variant in variants:
         config, layout = variant.config, dataclasses.replace(cohort.layout, networks=variant.name)
-        own_anatomy = config.objective.own_anatomy
+        own_anatomy, spec = config.objective.own_anatomy, configured_input(config)
         if own_anatomy not in versions:
             versions[own_anatomy] = registered_versions(cohort.layout, cohort.labelled, config, digests)
         planned[variant.name] = {}
         for fold in cohort.tested_folds:
             if variant.folds is None or fold.index in variant.folds:
                 scans = cohort.labelled if variant.scans is None else variant.scans(fold)
-                job = fold_job(
-                    layout, fold, scans, configured_input(config), config, versions[own_anatomy], variant.repeat,
-                    prefix=f"{variant.name}_",
-                )  # fmt: skip
+                known = versions[own_anatomy]
+                job = fold_job(layout, fold, scans, spec, config, known, variant.repeat, prefix=f"{variant.name}_")
                 planned[variant.name][fold.index] = job if variant.wrap is None else variant.wrap(job, fold)
     return planned
 

@@ -39,12 +39,8 @@ class BcosConfig(ModelConfig):
 
     @property
     def usual(self) -> Mapping[str, Mapping[str, Any]]:
-        return {
-            "training": {
-                "learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0, "clip_gradients": 0.01,
-            },
-            "attribution": {"methods": ("inherent",)},
-        }  # fmt: skip
+        training = {"learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0}
+        return {"training": {**training, "clip_gradients": 0.01}, "attribution": {"methods": ("inherent",)}}
 
     def checks(self) -> list[tuple[bool, str]]:
         return [(not (self.norm == "none" and self.norm_bias), 'model.norm_bias needs a model.norm other than "none"')]

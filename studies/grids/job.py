@@ -103,10 +103,8 @@ def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, A
         with exact_float32(device):
             local = _kept_promise(loaded.model, layout, cells, grid.cell, setting, task.seed)
         own = grid_scores(loaded.model, volumes.__getitem__, layout, [grid], asked, [setting], keep)
-        refused = [
-            {"setting": setting, "method": one.entry.name, "kind": grid.kind, "cells": layout.cells, "note": REGIONAL}
-            for one in task.explanations if regional(one)
-        ]  # fmt: skip
+        row = {"setting": setting, "kind": grid.kind, "cells": layout.cells, "note": REGIONAL}
+        refused = [{**row, "method": one.entry.name} for one in task.explanations if regional(one)]
         own = pd.concat([own, pd.DataFrame(refused, columns=list(GRID_COLUMNS))]) if refused else own
         frames.append(own.assign(grid=own["grid"].where(own["grid"].isna(), task.number), local=local))
     write_table(outputs["scores"], pd.concat(frames)[list(JOB_COLUMNS)])

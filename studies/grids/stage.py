@@ -377,8 +377,9 @@ def _write_tables(cohort: JudgedCohort, planned: Sequence[Planned], outcomes: Se
     INVARIANCE_TABLE.write(layout, invariance_table(frames, cohort.name))
     write_aggregated(layout.aggregated_maps, scores, outcomes)
     answers = answers_of_claims["holds"].fillna("n/a").value_counts()
-    log.info("Grids: claims of the literature that hold: %d; do not: %d; open: %d; by construction: %d; not asked: %d.",
-             *(int(answers.get(answer, 0)) for answer in ("yes", "no", "open", BY_CONSTRUCTION, "n/a")))  # fmt: skip
+    counts = [int(answers.get(answer, 0)) for answer in ("yes", "no", "open", BY_CONSTRUCTION, "n/a")]
+    text = "Grids: claims of the literature that hold: %d; do not: %d; open: %d; by construction: %d; not asked: %d."
+    log.info(text, *counts)
 
 
 def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
@@ -398,18 +399,13 @@ def _yes_or_no(answers: pd.Series) -> str | None:
 
 def _notes(cohort: JudgedCohort, planned: Sequence[Planned]) -> pd.DataFrame:
     """A row per setting and kind where a fold has no grid."""
-    rows = {
-        (setting, planned_grid.kind, planned_grid.note)
-        for planned_grid in planned
-        if planned_grid.note
-        for setting in SETTINGS_OF[planned_grid.kind]
-    }
-    made = [
-        {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "n_participants": 0,
-         "n_grids": 0, "n_undefined": 0, "cells": layout_of(kind, cohort.config.evaluation.grids).cells, "note": note}
-        for setting, kind, note in sorted(rows)
-    ]  # fmt: skip
-    return GRIDS_TABLE.frame(made)
+    noted = {(setting, plan.kind, plan.note) for plan in planned if plan.note for setting in SETTINGS_OF[plan.kind]}
+    rows = []
+    for setting, kind, note in sorted(noted):
+        row = {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "note": note}
+        cells = layout_of(kind, cohort.config.evaluation.grids).cells
+        rows.append(row | {"n_participants": 0, "n_grids": 0, "n_undefined": 0, "cells": cells})
+    return GRIDS_TABLE.frame(rows)
 
 
 def _grids(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:

@@ -66,9 +66,8 @@ SOURCES_TABLE = Table(
 
 def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volumes: pd.DataFrame | None) -> pd.DataFrame:
     """One row per map relative to controls and group; without ``group/volumes.tsv`` slopes of volume are not known."""
-    by_scan = {} if volumes is None else {
-        key: of_scan.groupby("group")["volume_mm3"].sum() for key, of_scan in volumes.groupby("scan_id")
-    }  # fmt: skip
+    of_scans = () if volumes is None else volumes.groupby("scan_id")
+    by_scan = {key: of_scan.groupby("group")["volume_mm3"].sum() for key, of_scan in of_scans}
     made: list[list[object]] = []
     scans = [scan for scan in cohort.scans if scan.scan_id in rows.intensity]
     cell = pd.factorize(pd.Series([(cohort.fold_of(scan), scan.label) for scan in scans], dtype=object))[0]

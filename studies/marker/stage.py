@@ -124,10 +124,8 @@ def recipe_of(config: Config, task: str, kind: str) -> Config:
 
 
 def copy_of(scan: Scan, which: str, task: str) -> Scan:
-    return dataclasses.replace(
-        scan, session_id=f"ses-{which}", scan_id=f"{scan.participant_id}_{which}", image=None,
-        label=which if task == REVERSED else scan.label,
-    )  # fmt: skip
+    label, scan_id = which if task == REVERSED else scan.label, f"{scan.participant_id}_{which}"
+    return dataclasses.replace(scan, session_id=f"ses-{which}", scan_id=scan_id, image=None, label=label)
 
 
 def _people(cohort: JudgedCohort) -> tuple[Scan, ...]:

@@ -305,11 +305,10 @@ def write_judged(outputs: dict[str, Path], task: BackboneToJudge) -> None:
         fresh = build_network(body_of(task.config.model), task.spec.shape, 2)
     untrained = Backbone(kept_stages(fresh, task.spec.shape, task.config.model.stages)[0])
     people = [scan.participant_id for scan in task.scans]
-    table = judged(
-        {name: features(body, task.files, task.spec) for name, body in ((UNTRAINED, untrained), (BACKBONE, bodies[0]))},
-        people, [scan.diagnosis for scan in task.scans], task.parts,
-        sites=[scan.site for scan in task.scans], seed=task.config.seed,
-    )  # fmt: skip
+    sets = {UNTRAINED: untrained, BACKBONE: bodies[0]}
+    points = {name: features(body, task.files, task.spec) for name, body in sets.items()}
+    labels, sites = [scan.diagnosis for scan in task.scans], [scan.site for scan in task.scans]
+    table = judged(points, people, labels, task.parts, sites, seed=task.config.seed)
     REPRESENTATIONS_TABLE.write(outputs["table"], table)
 
 
