@@ -127,9 +127,15 @@ def _per_volume(values: Tensor) -> Tensor:
 
 
 def contributions(model: nn.Module, value: Value, features: Tensor) -> Tensor:
-    """``W(a) * a`` (B, C, d, h, w), which sums to the value (B,) less what it owes to constants.
+    """``W(a) * a`` (B, C, d, h, w), which sums to the value less what it owes to constants.
 
-    `model`: holds all modules that `value` runs through.
+    Parameters
+    ----------
+    model : nn.Module
+        Holds all modules that `value` runs through.
+    value : callable
+        What is explained, (B,), of features (B, C, d, h, w).
+    features : Tensor
     """
     return dynamic_weights(model, value, features) * features.detach()
 

@@ -267,11 +267,28 @@ def lrp(
     batch_norm: Literal["auto", "fold", "identity"] = "auto",
     **options: Any,
 ) -> Explained:
-    """Layer-wise relevance propagation, by the β-rule everywhere (``rules="founding"``) or a composite of rules.
+    """Layer-wise relevance propagation.
 
     .. deprecated:: 0.1.0
+        Use ``heatlas.explain(network, image, method="lrp", settings={...})``.
 
-        Use ``heatlas.explain(network, image, method="lrp", settings={...})``, which says what the options are.
+    Parameters
+    ----------
+    network, image
+        As of `heatlas.explain`.
+    rules : {"founding", "focus", "composite"}
+        The β-rule everywhere, or a composite of rules; see `pipeline.attribution.lrp.rules`.
+    beta : float
+        Of the β-rule.
+    batch_norm : {"auto", "fold", "identity"}
+        Folded into the convolution before it, or passed; "auto", as in a run, folds where the network allows it.
+    **options
+        ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
+
+    Returns
+    -------
+    Explained
+        With the ledger of what each layer passed on and lost.
 
     Examples
     --------
@@ -291,11 +308,24 @@ def deeplift(
     compare: Literal["mean", "each"] = "mean",
     **options: Any,
 ) -> Explained:
-    """DeepLIFT by the rescale rule, relative to the mean of images of controls, or to each of them.
+    """DeepLIFT by the rescale rule, relative to images of controls.
 
     .. deprecated:: 0.1.0
+        Use ``heatlas.explain(network, image, method="deeplift", settings={...})``.
 
-        Use ``heatlas.explain(network, image, method="deeplift", settings={...})``, which says what the options are.
+    Parameters
+    ----------
+    network, image, reference
+        As of `heatlas.explain`.
+    compare : {"mean", "each"}
+        With the mean of the controls, or with each of them, of whose maps it takes the mean.
+    **options
+        ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
+
+    Returns
+    -------
+    Explained
+        The map adds up to ``value - reference_value``.
 
     Examples
     --------
@@ -310,11 +340,26 @@ def deeplift(
 def expected_gradients(
     network: nn.Module, image: Image, reference: Sequence[Image], *, alphas: int = 8, seed: int = 0, **options: Any
 ) -> Explained:
-    """Expected gradients, relative to images of controls, from `alphas` points on the way from each.
+    """Expected gradients, relative to images of controls.
 
     .. deprecated:: 0.1.0
+        Use ``heatlas.explain(network, image, method="expected-gradients", settings={...})``.
 
-        Use ``heatlas.explain(network, image, method="expected-gradients", settings={...})``, which has these options.
+    Parameters
+    ----------
+    network, image, reference
+        As of `heatlas.explain`.
+    alphas : int
+        Points on the way from each control; one forward and backward pass each.
+    seed : int
+        Of the points.
+    **options
+        ``target``, ``stage``, ``start``, ``others`` and the rest of `heatlas.explain`.
+
+    Returns
+    -------
+    Explained
+        The map adds up to ``value - reference_value``.
 
     Examples
     --------

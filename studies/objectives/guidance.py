@@ -114,13 +114,18 @@ def explanation_distance(of_student: Tensor, of_teacher: Tensor, within: Tensor 
     """1 - cosine of two maps of the same shape (B, ...), (B,): 0 if they are proportional, 2 if opposite.
 
     0, without a gradient, where either is zero everywhere: no direction can be taught (a Grad-CAM of dead units).
-    `within`: 1 where the maps are compared; broadcast to them.
+    Source: Parchami-Araghi, Böhle, Rao & Schiele 2024, eq. 3.
 
     Parameters
     ----------
     of_student, of_teacher : Tensor
     within : Tensor or None
         1 where the maps are compared, of their shape or one that is broadcast to it; None for everywhere.
+
+    Examples
+    --------
+    >>> explanation_distance(torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]])).tolist()
+    [0.0, 0.0]
     """
     student, teacher = (maps if within is None else maps * within for maps in (of_student, of_teacher))
     student, teacher = student.flatten(1), teacher.flatten(1)

@@ -200,12 +200,30 @@ CENTRES = (np.arange(BINS) + 0.5) * 2 / BINS - 1
 def contributions(
     similarities: Floats, temperature: float, excluded: NDArray[np.bool_] | None = None, weights: Floats | None = None
 ) -> Floats:
-    """Share of ``sum exp(s / τ)`` over all anchors and negatives that each bin of similarity holds, (..., 100).
+    """Share of ``sum exp(s / τ)`` over all anchors and negatives that each bin of similarity holds.
 
-    `similarities`: cosines, (anchors, candidates). `temperature`: τ above 0. `excluded`: which are no negatives,
-    (anchors, candidates): the anchor, its positive, other scans of the same participant. `weights`: of the anchors,
-    (..., anchors); 1 each by default. Shares add up to 1. Anchors with similar negatives count for more: they have the
-    larger sums.
+    Parameters
+    ----------
+    similarities : array, shape (anchors, candidates)
+        Cosine similarities, between -1 and 1.
+    temperature : float
+        τ, a number above 0.
+    excluded : array of bool, shape (anchors, candidates), optional
+        Which are no negatives: the anchor, its positive, other scans of the same participant.
+    weights : array, shape (..., anchors), optional
+        Weights of the anchors; 1 each by default.
+
+    Returns
+    -------
+    array, shape (..., 100)
+        Adds up to 1. Anchors with similar negatives count for more: they have the larger sums.
+
+    Raises
+    ------
+    UsageError
+        If τ is not a number above 0.
+    BadInputError
+        If a similarity is not between -1 and 1, or an anchor has no negatives.
 
     Examples
     --------
@@ -235,8 +253,17 @@ def peak(shares: Floats) -> Floats:
 def effective_negatives(similarities: Floats, temperature: float, excluded: NDArray[np.bool_] | None = None) -> Floats:
     """Number of equally similar negatives with the same entropy: ``exp(H(softmax(s / τ)))``, (anchors,).
 
-    Rises with τ, from the number of most similar negatives to that of all (Hill 1973, Ecology 54:427-432). Arguments as
-    of `contributions`.
+    Rises with τ, from the number of most similar negatives to that of all (Hill 1973, Ecology 54:427-432).
+
+    Parameters
+    ----------
+    similarities, temperature, excluded
+        As of `contributions`.
+
+    Raises
+    ------
+    UsageError, BadInputError
+        As `contributions`.
 
     Examples
     --------

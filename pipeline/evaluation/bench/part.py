@@ -200,7 +200,20 @@ class Bench:
     digests: DigestCache
 
     def evaluate(self, truth_json: Path) -> Evaluated:
-        """Do all parts and write the tables; `truth_json`: of the input, which need not exist."""
+        """Do all parts and write the tables.
+
+        Parameters
+        ----------
+        truth_json : Path
+            ``truth/planted.json`` of the input, which need not exist.
+
+        Raises
+        ------
+        UsageError
+            For an unknown method, one that is not defined for the network, or a part that is refused.
+        BadInputError
+            If the run has no network, controls are missing, or every unit of work failed.
+        """
         self._require_defined()
         parts = self.request.in_order
         for part in parts:

@@ -131,10 +131,17 @@ def shifted(volume: Tensor, step: int) -> Tensor:
 def infidelity(sums: Tensor, drops: Tensor) -> tuple[float, float]:
     """Mean squared difference of sums of a map and drops of the score, as they are and after the best scaling.
 
-    `sums`, `drops`: (samples,), of random sets of parts: the sum of the map over the set, and the score of the scan
-    minus its score with the set replaced. Returns ``mean((sum - drop)^2)``, in squared units of the score (0 for a
-    linear score and input times gradient); and ``min over b of mean((b sum - drop)^2) / mean(drop^2)``, in [0, 1], for
-    maps of any unit, NaN if nothing drops.
+    Parameters
+    ----------
+    sums, drops : Tensor
+        (samples,): of random sets of parts, the sum of the map over the set, and the score of the scan minus its score
+        with the set replaced.
+
+    Returns
+    -------
+    float, float
+        ``mean((sum - drop)^2)``, in squared units of the score (0 for a linear score and input times gradient); and
+        ``min over b of mean((b sum - drop)^2) / mean(drop^2)``, in [0, 1], for maps of any unit. NaN if nothing drops.
 
     Examples
     --------

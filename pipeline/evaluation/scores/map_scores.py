@@ -116,7 +116,11 @@ def box_accuracy(ious: Floats, deltas: Sequence[float] = DELTAS) -> float:
     For each delta one threshold serves all maps (Choe et al. 2020), so that a single map has no BA of its own. NaN
     without a map that has boxes.
 
-    `ious`: (maps, thresholds), one row of `threshold_ious` per map; NaN for a map without boxes, which is left out.
+    Parameters
+    ----------
+    ious : array, shape (maps, thresholds)
+        One row of `threshold_ious` per map; NaN for a map without boxes, which is left out.
+    deltas : sequence of float
 
     Examples
     --------

@@ -172,11 +172,25 @@ def part_order(values: Tensor, parts: Tensor, seed: int = 0) -> tuple[Tensor, Te
 def removal_curve(
     score: Score, start: Tensor, end: Tensor, parts: Tensor, values: Tensor, steps: int, batch: int = 8, seed: int = 0
 ) -> Curve:
-    """Scores on the way from one volume (D, H, W) to another, changing first the parts that a map puts first.
+    """Scores on the way from one volume to another, changing first the parts that a map puts first.
 
-    Deletion goes from the scan to the replacement, insertion from the replacement to the scan. `parts`: see
-    `part_numbers`. `steps`: at most as many as there are parts; each changes about as many. `batch`: volumes evaluated
-    at once. `seed`: of the order of ties.
+    Deletion goes from the scan to the replacement, insertion from the replacement to the scan.
+
+    Parameters
+    ----------
+    score : callable
+    start, end : Tensor
+        (D, H, W).
+    parts : Tensor
+        (D, H, W); see `part_numbers`.
+    values : Tensor
+        The map, (D, H, W).
+    steps : int
+        As many as there are parts at most; each changes about as many parts as the others.
+    batch : int
+        Volumes evaluated at once.
+    seed : int
+        Seed of the order of ties.
     """
     place, voxels = part_order(values, parts, seed)
     steps = min(steps, len(place))

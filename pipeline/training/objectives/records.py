@@ -78,11 +78,22 @@ class Measures:
 class Objective:
     """A training objective.
 
-    `loss`: ``loss(model, batch, context)`` gives the mean loss of the batch, a scalar to differentiate, and the values
-    of its scans to log. `measures`: from the logged values of all scans of a part, which are on the CPU, to its
-    `Measures`. `score`: as in columns: ``balanced_accuracy`` or ``mae``. `score_sign`: 1 if a higher score is better,
-    -1 if a lower one is. `facts`: for the description of the network: class weights, or mean and standard deviation of
-    the target. `views`: times that each scan is augmented and shown at once in training.
+    Parameters
+    ----------
+    name : str
+    loss : callable
+        ``loss(model, batch, context)`` gives the mean loss of the batch, a scalar to differentiate, and the values of
+        its scans to log.
+    measures : callable
+        From the logged values of all scans of a part, which are on the CPU, to its `Measures`.
+    score : str
+        Name of the score, as in columns: ``balanced_accuracy`` or ``mae``.
+    score_sign : int
+        1 if a higher score is better, -1 if a lower one is.
+    facts : mapping
+        For the description of the network: class weights, or mean and standard deviation of the target.
+    views : int
+        Times that each scan is augmented and shown at once in training.
     """
 
     name: str
@@ -108,14 +119,27 @@ def _as_it_is(objective: Objective, config: Config, task: Task) -> Objective:
 class ObjectiveKind:
     """What networks learn besides the task; the defaults are those of a kind that learns nothing.
 
-    `name`: as in ``[objective] kind``. `objective`: from the objective of the task to the one that is trained; its
-    module is part of the key of a training. `context`: masks or teacher of the training part of a fold, with what the
-    network sees, and the scans of the part in the order of its volumes; without scans and layout it is asked before any
-    work. `complete`: the context with what is made of the volumes of the training part. `unlabelled`: scans of another
-    cohort by participant, which are learned from, as the teacher of the context answers them, in place of the training
-    part. `facts`: what a training depends on beyond other settings, for its key: settings, and files by name.
-    `require`: refuses what cannot be trained, before any work. `sentence`: for the methods text, with a space before
-    it.
+    Parameters
+    ----------
+    name : str
+        As in ``[objective] kind``.
+    objective : callable
+        From the objective of the task to the one that is trained; its module is part of the key of a training.
+    context : callable
+        Masks or teacher of the training part of a fold: ``context(config, task, spec, fold, scans, device, layout)``,
+        with what the network sees, and the scans of the part in the order of its volumes. Without scans and layout it
+        is asked before any work.
+    complete : callable
+        The context with what is made of the volumes of the training part.
+    unlabelled : callable
+        Scans of another cohort by participant, from which is learned, as the teacher of the context answers them, in
+        place of the training part; may be empty.
+    facts : callable
+        What a training depends on beyond other settings, for its key: settings, and files by name.
+    require : callable
+        Refuses what cannot be trained, before any work.
+    sentence : callable
+        For the methods text, with a space before it.
     """
 
     name: str
