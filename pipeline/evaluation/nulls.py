@@ -117,11 +117,11 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
         negative = {person[scan.participant_id] for scan in part if scan.label == config.negative}
         if name == "train":
             _require_enough(fold, {config.negative: negative, config.positive: positive})
-        own = derived_seed(seed, name, fold.index)
+        part_seed = derived_seed(seed, name, fold.index)
         both = sorted(positive & negative)
-        order = generator(own, "both").permutation(len(both))
+        order = generator(part_seed, "both").permutation(len(both))
         changed |= {both[place] for place in order[: (len(both) + 1) // 2]}
-        changed |= swapped(sorted(negative - positive), sorted(positive - negative), own)
+        changed |= swapped(sorted(negative - positive), sorted(positive - negative), part_seed)
     return tuple(
         dataclasses.replace(scan, label=other[str(scan.label)]) if person[scan.participant_id] in changed else scan
         for scan in scans
@@ -150,10 +150,10 @@ def least_associated(values: NDArray[np.float64], is_number: bool, seed: int) ->
 def _with_labels_of_others(scans: Sequence[Scan], fold: Fold, task: Task, seed: int) -> tuple[Scan, ...]:
     """Each person takes the highest class, or the mean number, of another; numbers keep their course."""
     person = name_of_person(scan.participant_id for scan in scans)
-    own: dict[str, list[float]] = {}
+    targets: dict[str, list[float]] = {}
     for scan in scans:
-        own.setdefault(person[scan.participant_id], []).append(task.value(scan.label, scan.name))
-    value = {name: float(task.kind.of_person(all_)) for name, all_ in own.items()}
+        targets.setdefault(person[scan.participant_id], []).append(task.value(scan.label, scan.name))
+    value = {name: float(task.kind.of_person(all_)) for name, all_ in targets.items()}
     new: dict[str, float] = {}
     for part, members in (("train", fold.train), ("validation", fold.validation)):
         people = sorted({person[scan.participant_id] for scan in scans if scan.participant_id in members})
@@ -177,13 +177,13 @@ def _with_labels_of_others(scans: Sequence[Scan], fold: Fold, task: Task, seed: 
 
 
 def _require_enough(fold: Fold, people: Mapping[str, Collection[str]]) -> None:
-    for label, own in people.items():
-        if len(own) < FEWEST:
+    for label, members in people.items():
+        if len(members) < FEWEST:
             raise BadInputError(
-                f"fold {fold.index}: its training part has {len(own)} of {label}, and shuffled labels need at least "
-                f"{FEWEST} people of each class there: with one, every label would be changed, and labels that are all "
-                "changed are not random. Use fewer folds, add participants, or leave this test out "
-                "(--parts faithfulness)."
+                f"fold {fold.index}: its training part has {len(members)} of {label}, and shuffled labels need at "
+                f"least {FEWEST} people of each class there: with one, every label would be changed, and labels that "
+                "are all changed are not random. Use fewer folds, add participants, or leave this test out (--parts "
+                "faithfulness)."
             )
 
 
@@ -265,9 +265,9 @@ def randomised(loaded: LoadedModel, layers: int | None, seed: int, volumes: Tens
             if volumes is not None:
                 take_constants(member, volumes)
             continue
-        own = dict(drawn.named_parameters())
+        parameters = dict(drawn.named_parameters())
         with torch.no_grad():
             for name, parameter in member.named_parameters():
                 if name.rpartition(".")[0] in names:
-                    parameter.copy_(own[name])
+                    parameter.copy_(parameters[name])
     return dataclasses.replace(loaded, model=model.eval())

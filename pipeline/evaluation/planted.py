@@ -283,12 +283,12 @@ def evaluate_effects(
         questions = QUESTIONS.get(str(effect["effect"]))
         if questions is None:
             raise BadInputError(f"{truth_json}: effect {effect['effect']!r}; known are {', '.join(QUESTIONS)}.")
-        own = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions.items()}
-        for suffix, row in own.items():
-            before = own.get(suffix.replace("_after_", "_before_"), row)
+        answers = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions.items()}
+        for suffix, row in answers.items():
+            before = answers.get(suffix.replace("_after_", "_before_"), row)
             if (before["result"], row["result"]) == ("not found", "not found") and before is not row:
                 row["verdict"] = "nothing to remove"
-        rows += own.values()
+        rows += answers.values()
     frame = PLANTED_EFFECTS_TABLE.frame(rows)
     PLANTED_EFFECTS_TABLE.write(layout, frame)
     return frame

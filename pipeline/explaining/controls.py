@@ -85,7 +85,7 @@ class ReferencePool:
 def _distance(one: Scan, scan: Scan, match: Sequence[str]) -> tuple[int, float]:
     """Differences in sex and site, then the difference in age; infinite where an age is unknown."""
     pairs = [(getattr(one, name), getattr(scan, name)) for name in match if name != "age"]
-    unlike = sum(own is None or own != other for own, other in pairs)
+    unlike = sum(value is None or value != other for value, other in pairs)
     if "age" not in match:
         return unlike, 0.0
     return unlike, float("inf") if one.age is None or scan.age is None else abs(one.age - scan.age)
@@ -113,10 +113,10 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
     labelled = [scan for scan in scans if scan.label is not None]
     firsts = []
     for person, names in same_person(scan.participant_id for scan in labelled).items():
-        own = [scan for scan in labelled if scan.participant_id in names]
-        if all(task.is_control(scan.label) for scan in own):
+        of_person = [scan for scan in labelled if scan.participant_id in names]
+        if all(task.is_control(scan.label) for scan in of_person):
             order = derived_seed(config.seed, "reference", person)
-            firsts.append((order, min(own, key=lambda scan: scan.place[1:])))
+            firsts.append((order, min(of_person, key=lambda scan: scan.place[1:])))
     firsts.sort(key=lambda pair: (pair[0], pair[1].participant_id))
     by_fold = {
         fold.index: tuple(scan for _, scan in firsts if together or scan.participant_id in set(fold.train))

@@ -97,11 +97,11 @@ def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) ->
     networks = networks_for([scan.participant_id for scan in scans], split)
     jobs = []
     for fold in split.folds:
-        own = tuple(scan for scan in scans if fold.index in networks[scan.participant_id])
-        if own and fold.index in trained:
-            own = _not_of_backbone(layout.fold(fold.index), own)
-        if own and fold.index in trained:
-            jobs.append(_job(work, fold.index, own))
+        asked_scans = tuple(scan for scan in scans if fold.index in networks[scan.participant_id])
+        if asked_scans and fold.index in trained:
+            asked_scans = _not_of_backbone(layout.fold(fold.index), asked_scans)
+        if asked_scans and fold.index in trained:
+            jobs.append(_job(work, fold.index, asked_scans))
     outcomes = run_jobs(layout, jobs, work.executor, "Other scans")
     asked = {job.arguments[0].fold for job in jobs}
     for fold in split.folds:
@@ -110,7 +110,7 @@ def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) ->
     done = {outcome.job.arguments[0].fold for outcome in outcomes if outcome.ok}
     answered = [done & {*networks[scan.participant_id]} for scan in scans]
     none = sum(not folds for folds in answered)
-    fewer = sum(0 < len(own) < len(networks[scan.participant_id]) for scan, own in zip(scans, answered, strict=True))
+    fewer = sum(0 < len(done) < len(networks[scan.participant_id]) for scan, done in zip(scans, answered, strict=True))
     if none:
         log.warning(
             "no prediction for %s outside the contrast: all networks were trained with them, or failed.",

@@ -69,15 +69,15 @@ class Columns:
         """Places, standardised values, means and standard deviations (1 where all are the same) of some columns."""
         for start in range(0, self.values.shape[1], PART):
             part = slice(start, start + PART)
-            own = self.values[:, part].astype(np.float64)
-            mean, spread = own.mean(axis=0), own.std(axis=0)
-            spread[np.ptp(own, axis=0) == 0] = 1.0
-            yield part, (own - mean) / spread, mean, spread
+            columns = self.values[:, part].astype(np.float64)
+            mean, spread = columns.mean(axis=0), columns.std(axis=0)
+            spread[np.ptp(columns, axis=0) == 0] = 1.0
+            yield part, (columns - mean) / spread, mean, spread
 
     def inner(self) -> Floats:
         found = np.zeros((len(self.values), len(self.values)))
-        for _, own, _, _ in self.parts():
-            found += own @ own.T
+        for _, columns, _, _ in self.parts():
+            found += columns @ columns.T
         return found
 
     def weights(self, rotated: Floats, intercepts: Floats) -> tuple[Floats, Floats]:
@@ -86,8 +86,8 @@ class Columns:
         `rotated`: (scans, outputs), weights of the standardised columns are their inner products with it.
         """
         found, moved = np.empty((rotated.shape[1], self.values.shape[1])), intercepts.copy()
-        for part, own, mean, spread in self.parts():
-            found[:, part] = (own.T @ rotated).T / spread
+        for part, columns, mean, spread in self.parts():
+            found[:, part] = (columns.T @ rotated).T / spread
             moved -= found[:, part] @ mean
         return found, moved
 
@@ -165,8 +165,8 @@ class _Answers(nn.Module):
 def measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures:
     """Loss and score of answers (scans, outputs) that are known."""
     known = np.isfinite(outputs).all(axis=1)
-    own = targets[torch.from_numpy(known).to(targets.device)]
-    batch = Batch(torch.empty(len(own), 0), own, torch.arange(len(own)))
+    labels = targets[torch.from_numpy(known).to(targets.device)]
+    batch = Batch(torch.empty(len(labels), 0), labels, torch.arange(len(labels)))
     answers = _Answers(torch.from_numpy(outputs[known]).float().to(targets.device))
     logged = objective.loss(answers, batch, Context())[1]
     return objective.measures({name: on_host(values) for name, values in logged.items()})
@@ -176,8 +176,8 @@ def as_trained(
     network: nn.Module, outputs: tuple[Floats, Floats], targets: tuple[Tensor, Tensor], objective: Objective
 ) -> Trained:
     """A network as the result of a training of one epoch, with its losses on the training and validation part."""
-    own, held_out = (measured(one, wanted, objective) for one, wanted in zip(outputs, targets, strict=True))
-    record = EpochRecord(1, own.loss, own.score, held_out.loss, held_out.score)
+    learned, held_out = (measured(one, wanted, objective) for one, wanted in zip(outputs, targets, strict=True))
+    record = EpochRecord(1, learned.loss, learned.score, held_out.loss, held_out.score)
     selection = BestEpoch(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
     return Trained(selection, (record,), {name: value.clone() for name, value in network.state_dict().items()})
 

@@ -81,9 +81,10 @@ def take_networks(work: Work) -> list[Outcome]:
     layout, digests, folder = work.layout, work.digests, Path(work.config.training.networks_of)
     theirs, jobs = open_bundle(folder) or RunLayout(folder), []
     for fold in work.split.folds:
-        files, own = (theirs.layout if isinstance(theirs, Bundle) else theirs).fold(fold.index), layout.fold(fold.index)
+        files = (theirs.layout if isinstance(theirs, Bundle) else theirs).fold(fold.index)
+        ours = layout.fold(fold.index)
         inputs = {"weights": digests.digest(files.weights), "description": digests.digest(files.description)}
-        outputs = {"weights": own.weights, "description": own.description}
+        outputs = {"weights": ours.weights, "description": ours.description}
         key = unit_key(inputs, [fold.index], copy_network)
         jobs.append(Job("training", f"fold-{fold.index}", key, outputs, copy_network, (files,)))
     return run_jobs(layout, jobs, work.executor, "Networks")

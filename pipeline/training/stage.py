@@ -196,12 +196,12 @@ def fold_job(
     """
     fold = training_part(config, fold, scans)
     members = {*fold.train, *fold.validation, *fold.test}
-    own = tuple(scan for scan in scans if scan.participant_id in members)
+    of_fold = tuple(scan for scan in scans if scan.participant_id in members)
     names: list[str | int] = [STAGE, fold.index]
     names += ["repeat", repeat] if repeat > 1 else []
-    task = FoldTask(layout, fold, own, spec, config, derived_seed(config.seed, *names), repeat)
+    task = FoldTask(layout, fold, of_fold, spec, config, derived_seed(config.seed, *names), repeat)
     kind = task.task
-    targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
+    targets = {scan.name: kind.value(scan.label, scan.name) for scan in of_fold}
     # Their number does not affect a single training, and of a run to start from the weights count, not its place.
     training = dataclasses.replace(config.training, repeats=1, from_run="")
     backbone = on_backbone(config.model)
@@ -210,7 +210,7 @@ def fold_job(
     parameters.append(control_of(config))
     facts, files_besides = facts_of(config, fold)
     key = unit_key(
-        {**{scan.name: versions[scan.name] for scan in own}, **files_besides},
+        {**{scan.name: versions[scan.name] for scan in of_fold}, **files_besides},
         [*parameters, facts, task.seed],
         train_fold,
         *code_of(network),
@@ -378,7 +378,7 @@ def _description(
     """Content of the description file besides the network; of an ensemble also what each member was."""
     fold, config = task.fold, task.config
     ends = [_end(one.selection, objective, config) for one in members]
-    own = [{"seed": task.seed_of(number), **end} for number, end in enumerate(ends, 1)]
+    each = [{"seed": task.seed_of(number), **end} for number, end in enumerate(ends, 1)]
     parts = {"train": tuple(task.unlabelled) or fold.train, "validation": fold.validation, "test": fold.test}
     before = people_before(config, fold)
     return {
@@ -394,7 +394,7 @@ def _description(
         "fold_seed": task.seed,
         **ends[0],
         "converged": all(end["converged"] for end in ends),
-        **({"members": own} if len(own) > 1 else {}),
+        **({"members": each} if len(each) > 1 else {}),
         "device": device.type,
     }
 

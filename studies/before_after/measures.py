@@ -82,8 +82,8 @@ def before_after_table(objective: str, measured: Sequence[pd.DataFrame]) -> pd.D
     rows = []
     frame = pd.concat(measured, ignore_index=True)
     for name in MEASURES:
-        own = frame[(frame["measure"] == name) & (frame["part"] == TEST)]
-        wide = own.pivot_table(index="participant_id", columns="training", values="value", dropna=False).dropna()
+        tested = frame[(frame["measure"] == name) & (frame["part"] == TEST)]
+        wide = tested.pivot_table(index="participant_id", columns="training", values="value", dropna=False).dropna()
         if not len(wide):
             continue
         change = (wide[AFTER] - wide[BEFORE]).to_numpy(float)
@@ -97,14 +97,14 @@ Floats = NDArray[np.floating]
 
 
 def trained_and_measured(
-    outputs: dict[str, Path], task: FoldTask, key: str, name: str, own: FoldFiles | None
+    outputs: dict[str, Path], task: FoldTask, key: str, name: str, of_run: FoldFiles | None
 ) -> Mapping[str, Any]:
     """Train one fold with another weight and measure its network on validation and test people; a `Job`'s function.
 
     `outputs`: the mean map over the test people by the name of the training. `own`: the network of the run, to be
     measured as well.
     """
-    files = {name: FoldFiles(outputs["weights"].parent)} | ({AFTER: own} if own else {})
+    files = {name: FoldFiles(outputs["weights"].parent)} | ({AFTER: of_run} if of_run else {})
     written = ("measures", "measures_columns", *files)
     facts = train_fold({output: path for output, path in outputs.items() if output not in written}, task, key)
     objective, maps, spec = task.config.objective, map_settings(task.config), task.spec
@@ -171,17 +171,17 @@ def measured(
     `model`: in evaluation mode. `volume`: (1, 1, D, H, W). `target`: class of the scan. `reference`: the mean control
     of evidence maps. `threshold`: for the IoU of guided maps, as share of the maximum.
     """
-    own = torch.tensor([target])
+    of_scan = torch.tensor([target])
     if kind == "readable-gradients":
         leaf = volume.detach().requires_grad_()
         with GuidedReLUs():
             logits = model(leaf)
-        gradient, guided = both_gradients(functional.cross_entropy(logits, own), leaf)
+        gradient, guided = both_gradients(functional.cross_entropy(logits, of_scan), leaf)
         logits = logits.detach()
         values = gradient[0, 0].abs().numpy()
         extra = {"guided_cosine": -float(negative_cosine(gradient, guided)) if _both(gradient, guided) else np.nan}
     else:
-        asked = own if teacher is None else teacher(volume).argmax(1)
+        asked = of_scan if teacher is None else teacher(volume).argmax(1)
         found = explained_batch(model, volume, asked, maps.map, maps.stage, False, reference)
         shown = explained_batch(model, volume, asked, "inherent", 0, False) if maps.map == "dynamic-weights" else found
         logits, values = found.logits.detach(), shown.maps[0].detach().numpy()

@@ -147,12 +147,13 @@ def objective_weights_table(
     for (weight, of_run), frame in sorted(measured.items(), key=lambda one: one[0]):
         row: dict[str, object] = {"weight": weight, "of_run": of_run}
         for part, count in ((VALIDATION, "n_validation"), (TEST, "n_participants")):
-            own = frame[frame["part"] == part]
-            right = own[own["measure"] == "correct"]
+            of_part = frame[frame["part"] == part]
+            right = of_part[of_part["measure"] == "correct"]
             row[count] = len(right)
             of_classes = right["value"].astype(float).groupby(right["participant_id"].map(labels)).mean()
             row[f"{part}_balanced_accuracy"] = float(of_classes.mean())
-            means = own["value"].astype(float).groupby(own["measure"]).mean()  # without people who have no value
+            # without people who have no value
+            means = of_part["value"].astype(float).groupby(of_part["measure"]).mean()
             row |= {f"{part}_{name}": float(means.get(name, np.nan)) for name in OF_MAPS[objective]}
         rows.append(row)
     table = OBJECTIVE_WEIGHTS_TABLE.frame(rows)
@@ -178,7 +179,7 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
     jobs = {weight: list(networks.jobs[variant.name].values()) for weight, variant in variants.items()}
     if not jobs[0.0]:
         raise BadInputError(f"training without maps: every network failed; see {layout.failures}.")
-    measured = {weight: [MEASURED_TABLE.read(job.outputs["measures"]) for job in own] for weight, own in jobs.items()}
+    measured = {weight: [MEASURED_TABLE.read(one.outputs["measures"]) for one in made] for weight, made in jobs.items()}
     table = before_after_table(config.objective.kind, measured[0.0])
     BEFORE_AFTER_TABLE.write(layout, table)
     counts = [frame.loc[frame["part"] == TEST, "participant_id"].nunique() for frame in measured[0.0]]

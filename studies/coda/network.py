@@ -112,8 +112,8 @@ class CodaConv3d(DynamicLinear):
         self.in_channels, self.out_channels, self.rank, self.bound = in_channels, out_channels, rank, bound
         self.eps, self.values_at_once = eps, VALUES_AT_ONCE
         patch = (in_channels, *self.kernel_size)
-        own = out_channels if bound == "wb" else 1
-        self.reduce_weight = _uniform((own * rank, *patch), math.prod(patch))
+        reducing = out_channels if bound == "wb" else 1
+        self.reduce_weight = _uniform((reducing * rank, *patch), math.prod(patch))
         self.expand_weight = _uniform((out_channels * rank, *patch), rank)
         self.vote_weight = _uniform((out_channels, *patch), rank) if vote and bound != "wb" else None
 

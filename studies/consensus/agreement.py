@@ -223,8 +223,9 @@ class Evidence:
 def pair_rows(found: Sequence[Evidence], seed: int) -> list[dict[str, object]]:
     """Rows of ``consensus.tsv`` of one map: folds of the run's own networks, then all pairs of sets."""
     rows: list[dict[str, object]] = []
-    for own in (one for one in found if one.kind == OWN):  # none where the method is not defined for the run's family
-        for (first, values), (second, others) in combinations(own.of_folds.items(), 2):
+    # none where the method is not defined for the run's family
+    for of_run in (one for one in found if one.kind == OWN):
+        for (first, values), (second, others) in combinations(of_run.of_folds.items(), 2):
             names = {"differ_in": FOLDS, "first_networks": f"fold-{first}", "second_networks": f"fold-{second}"}
             rows.append(names | _ranking_agreement(values, others))
     for one, other in combinations(found, 2):

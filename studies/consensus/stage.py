@@ -191,12 +191,12 @@ def agree(
 
 
 def _evidence(networks: Networks, cohort: JudgedCohort, rows: CohortMaps, name: str) -> Evidence:
-    own = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
-    margin = own.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)
+    of_map = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
+    margin = of_map.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)
     once = scored(margin, cohort.people, np.ones((1, len(margin))))
     accuracy = {key: value.value for key, value in once.items()}
     table = participant_densities(cohort, rows, name)
-    return Evidence(networks.name, networks.kind, table, is_paired(cohort), accuracy, int(own["undefined"].sum()))
+    return Evidence(networks.name, networks.kind, table, is_paired(cohort), accuracy, int(of_map["undefined"].sum()))
 
 
 def _write(cohort: JudgedCohort, evidence: dict[str, list[Evidence]]) -> None:
@@ -206,10 +206,10 @@ def _write(cohort: JudgedCohort, evidence: dict[str, list[Evidence]]) -> None:
     for name, found in evidence.items():
         identity = {"cohort": cohort.name, "map": name}
         pairs += [identity | row for row in pair_rows(found, seed)]
-        own = [identity | row for row in network_rows(found, planted)]
-        networks += own
+        of_map = [identity | row for row in network_rows(found, planted)]
+        networks += of_map
         regions += [identity | row for row in region_rows(found, planted)]
-        log.info("%s", better_line(name, NETWORKS_TABLE.frame(own), seed))
+        log.info("%s", better_line(name, NETWORKS_TABLE.frame(of_map), seed))
     counts = {"n_participants": "Int64", "n_planted": "Int64"}
     CONSENSUS_TABLE.write(cohort.layout, CONSENSUS_TABLE.frame(pairs).astype({"n_participants": "Int64"}))
     NETWORKS_TABLE.write(cohort.layout, NETWORKS_TABLE.frame(networks).astype(counts))

@@ -140,12 +140,12 @@ def grid_maps(
 
 def on_grid(method: Method, layout: Layout) -> Method:
     """The method with a grid of each of its controls, if it compares with any; else the same."""
-    own = getattr(method, "reference", None)
-    if own is None:
+    controls = getattr(method, "reference", None)
+    if controls is None:
         return method
-    grids = [layout.join([one] * layout.cells) for one in torch.split(own.volumes, 1)]
+    grids = [layout.join([one] * layout.cells) for one in torch.split(controls.volumes, 1)]
     # logits of single controls: they give the value of the reference, which shares do not need, without a pass each
-    reference = Reference(torch.cat(grids), own.people, own.logits)
+    reference = Reference(torch.cat(grids), controls.people, controls.logits)
     return dataclasses.replace(method, reference=reference)  # type: ignore[type-var, no-any-return]
 
 

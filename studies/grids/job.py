@@ -102,11 +102,11 @@ def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, A
     for setting in SETTINGS_OF[grid.kind]:
         with exact_float32(device):
             local = _kept_promise(loaded.model, layout, cells, grid.cell, setting, task.seed)
-        own = grid_scores(loaded.model, volumes.__getitem__, layout, [grid], asked, [setting], keep)
+        scores = grid_scores(loaded.model, volumes.__getitem__, layout, [grid], asked, [setting], keep)
         row = {"setting": setting, "kind": grid.kind, "cells": layout.cells, "note": REGIONAL}
         refused = [{**row, "method": one.entry.name} for one in task.explanations if regional(one)]
-        own = pd.concat([own, pd.DataFrame(refused, columns=list(GRID_COLUMNS))]) if refused else own
-        frames.append(own.assign(grid=own["grid"].where(own["grid"].isna(), task.number), local=local))
+        scores = pd.concat([scores, pd.DataFrame(refused, columns=list(GRID_COLUMNS))]) if refused else scores
+        frames.append(scores.assign(grid=scores["grid"].where(scores["grid"].isna(), task.number), local=local))
     write_table(outputs["scores"], pd.concat(frames)[list(JOB_COLUMNS)])
     rows = _invariance(loaded.model, layout, cells, surroundings, usable, grid, task.settings)
     write_table(outputs["invariance"], pd.DataFrame(rows, columns=list(INVARIANCE_ROW)))
@@ -169,7 +169,7 @@ def _invariance(
     slopes = [torch.autograd.grad(logits[0, unit], leaf, retain_graph=True)[0] for unit in range(logits.shape[1])]
     places = each.double().sum(1, keepdim=True)
     whole = layout.compose(places)
-    own = [layout.compose(torch.stack([one.double().mean(1)] * layout.cells)).flatten() for one in slopes]
+    weights = [layout.compose(torch.stack([one.double().mean(1)] * layout.cells)).flatten() for one in slopes]
     connected = torch.zeros(whole.shape[-3:], dtype=torch.bool, device=whole.device)
     connected[layout.box(grid.cell, layout.cell_shape(whole))] = True
     if reference is not None and controls is not None:
@@ -184,4 +184,4 @@ def _invariance(
             continue
         method = fitted(explanation.build(surroundings), sides, settings=settings)
         asked.append(GridMethod(explanation.entry.name, method, start=explanation.start))
-    return invariance_rows(whole, torch.stack(own), connected.flatten(), grid.target, asked)
+    return invariance_rows(whole, torch.stack(weights), connected.flatten(), grid.target, asked)

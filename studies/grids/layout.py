@@ -173,7 +173,7 @@ def confident(
     ([0, 2], [0.9, 0.8])
     """
     truth = np.asarray(labels, dtype=np.int64)
-    own = np.asarray(probabilities, dtype=np.float64)[np.arange(len(truth)), truth]
+    confidence = np.asarray(probabilities, dtype=np.float64)[np.arange(len(truth)), truth]
     right = np.asarray(probabilities).argmax(axis=1) == truth
     classes = range(np.asarray(probabilities).shape[1])
     missing = [label for label in classes if not (right & (truth == label)).any()]
@@ -185,9 +185,9 @@ def confident(
     chosen = []
     for label in classes:
         rows = np.flatnonzero(right & (truth == label))
-        chosen.append(rows[np.argsort(-own[rows], kind="stable")][: max(fewest, round(top * len(rows)))])
+        chosen.append(rows[np.argsort(-confidence[rows], kind="stable")][: max(fewest, round(top * len(rows)))])
     scans = np.sort(np.concatenate(chosen))
-    return Candidates(scans, truth[scans], tuple(participants[n] for n in scans), own[scans])
+    return Candidates(scans, truth[scans], tuple(participants[n] for n in scans), confidence[scans])
 
 
 def draw_grids(
@@ -199,10 +199,10 @@ def draw_grids(
     """
     classes = sorted(set(candidates.labels.tolist()))
     grids = []
-    own = candidates.of(target)
-    own = own[np.argsort(-candidates.confidence[own], kind="stable")]
+    of_target = candidates.of(target)
+    of_target = of_target[np.argsort(-candidates.confidence[of_target], kind="stable")]
     for number in range(count):
-        explained = int(own[number % len(own)])
+        explained = int(of_target[number % len(of_target)])
         cell = 0 if kind == "corner" else int(seed.integers(layout.cells))
         for _ in range(ATTEMPTS):
             wanted = _classes(kind, layout, target, cell, classes, seed)

@@ -144,8 +144,8 @@ def asked_in_grids(
                 found.append(GridMethod(FROM_AIR, from_air, depth.stage, one.start, depth=depth.relative))
         if every and name == Inherent.name:
             for place, depth in enumerate(stem_depths(model), 1):
-                own = one.build(surroundings)
-                found.append(GridMethod(f"{name} {IN_STEM}{place}", own, depth.stage, one.start, depth=depth.relative))
+                title, method = f"{name} {IN_STEM}{place}", one.build(surroundings)
+                found.append(GridMethod(title, method, depth.stage, one.start, depth=depth.relative))
     return tuple(found)
 
 
@@ -232,8 +232,8 @@ def spearman_matrix(scores: pd.DataFrame, setting: str, kind: str) -> pd.DataFra
     `scores`: of `studies.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0. Rows and columns are
     (method, stage) in the order of the table; NaN where a method has the same share on all grids.
     """
-    own = scores[(scores["setting"] == setting) & (scores["kind"] == kind) & scores["grid"].notna()]
-    wide = own.assign(share=own["share"].fillna(0)).pivot_table(
+    of_setting = scores[(scores["setting"] == setting) & (scores["kind"] == kind) & scores["grid"].notna()]
+    wide = of_setting.assign(share=of_setting["share"].fillna(0)).pivot_table(
         index="grid", columns=["method", "stage"], values="share", sort=False
     )
     return wide.corr(method="spearman")

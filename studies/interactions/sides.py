@@ -83,7 +83,9 @@ def sided_groups(atlas: PackedAtlas) -> dict[str, tuple[tuple[int, ...], tuple[i
     for region in atlas.regions.regions:
         sides.setdefault(region.group, {"left": [], "right": [], "both": []})[region.hemisphere].append(region.number)
     return {
-        name: (tuple(own["left"]), tuple(own["right"])) for name, own in sides.items() if own["left"] and own["right"]
+        name: (tuple(side["left"]), tuple(side["right"]))
+        for name, side in sides.items()
+        if side["left"] and side["right"]
     }
 
 

@@ -50,9 +50,9 @@ def tied_marks(of_class: Bools, seed: int, share: float = TIED) -> Bools:
     """
     marks = of_class.copy()
     for label in (False, True):
-        own = np.flatnonzero(of_class == label)
-        order = generator(seed, "marker-exceptions", int(label)).permutation(len(own))
-        exceptions = own[order[: round((1 - share) * len(own))]]
+        members = np.flatnonzero(of_class == label)
+        order = generator(seed, "marker-exceptions", int(label)).permutation(len(members))
+        exceptions = members[order[: round((1 - share) * len(members))]]
         marks[exceptions] = ~marks[exceptions]
     return marks
 
@@ -79,7 +79,7 @@ class GroupAnswers:
         ([1.0, 0.5, 0.0, 1.0], 0.0, 1.0)
         """
         parts = [copies[self.of_class == label] for label in (False, True) for copies in (self.plain, self.marked)]
-        means = [float(own.mean()) if len(own) else float("nan") for own in parts]
+        means = [float(part.mean()) if len(part) else float("nan") for part in parts]
         return dict(zip(GROUPS, means, strict=True))
 
     @property
@@ -216,11 +216,11 @@ def mean_of_classes(values: Floats, of_class: NDArray[np.bool_], level: float = 
     parts = [values[of_class == label] for label in (False, True)]
     if not all(map(len, parts)):
         return math.nan, math.nan, math.nan
-    middle = float(np.mean([own.mean() for own in parts]))
-    errors = [float(own.var(ddof=1)) / len(own) if len(own) > 1 else math.nan for own in parts]
+    middle = float(np.mean([part.mean() for part in parts]))
+    errors = [float(part.var(ddof=1)) / len(part) if len(part) > 1 else math.nan for part in parts]
     if not sum(errors) > 0:
         return middle, math.nan, math.nan
-    freedom = sum(errors) ** 2 / sum(error**2 / (len(own) - 1) for error, own in zip(errors, parts, strict=True))
+    freedom = sum(errors) ** 2 / sum(error**2 / (len(part) - 1) for error, part in zip(errors, parts, strict=True))
     half = float(stats.t.ppf(1 - level / 2, freedom)) * math.sqrt(sum(errors)) / 2
     return middle, middle - half, middle + half
 
@@ -321,8 +321,8 @@ def marker_row(
     means = answers.groupby("participant_id")[list(_MAPS)].mean()
     on_marker = answers[answers["marked"].astype(bool)].groupby("participant_id")["on_marker"].mean()
     groups = [copies[tested.of_class == label] for label in (False, True) for copies in (tested.plain, tested.marked)]
-    people = [len(own) for own in groups]
-    low, high = worst_interval([int(own.sum()) for own in groups], people)
+    people = [len(group) for group in groups]
+    low, high = worst_interval([int(group.sum()) for group in groups], people)
     chance = chance_of_worst(people[::2], opposite=task == REVERSED)
     row: dict[str, object] = {"task": task, "training": training, "weight": weight, "n_participants": len(means)}
     row |= {f"accuracy_{name}": value for name, value in tested.accuracies.items()}

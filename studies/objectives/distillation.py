@@ -73,9 +73,9 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> T
     >>> distillation_loss(logits, logits, 5.0).tolist()
     [0.0]
     """
-    own = functional.log_softmax(student / temperature, dim=1)
+    learned = functional.log_softmax(student / temperature, dim=1)
     other = functional.log_softmax(teacher / temperature, dim=1)
-    return temperature**2 * (other.exp() * (other - own)).sum(1)
+    return temperature**2 * (other.exp() * (other - learned)).sum(1)
 
 
 def multi_label_distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -83,9 +83,9 @@ def multi_label_distillation_loss(student: Tensor, teacher: Tensor, temperature:
 
     Source: Yang et al. 2023, as in Parchami-Araghi et al. 2024, eq. E.1.
     """
-    own, other = student / temperature, teacher / temperature
-    yes = torch.sigmoid(other) * (functional.logsigmoid(other) - functional.logsigmoid(own))
-    no = torch.sigmoid(-other) * (functional.logsigmoid(-other) - functional.logsigmoid(-own))
+    learned, other = student / temperature, teacher / temperature
+    yes = torch.sigmoid(other) * (functional.logsigmoid(other) - functional.logsigmoid(learned))
+    no = torch.sigmoid(-other) * (functional.logsigmoid(-other) - functional.logsigmoid(-learned))
     return temperature * (yes + no).sum(1)
 
 

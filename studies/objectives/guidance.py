@@ -177,16 +177,16 @@ def guided(task: Objective, guidance: Guidance) -> Objective:
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
         if guidance.weight == 0 or not torch.is_grad_enabled():
             return task.loss(model, batch, context)
-        own = on_host(_annotated(batch, context, guidance))
-        if not own.any():
+        counted = on_host(_annotated(batch, context, guidance))
+        if not counted.any():
             return task.loss(model, batch, context)
         targets = batch.targets if batch.targets.dtype == torch.int64 else torch.zeros_like(batch.scans)
         shown, at = guidance.map, guidance.stage
         explained = explained_batch(model, batch.volumes, targets, shown, at, reference=context.reference)
         of_task, logged = task.loss(KnownOutput(explained.logits), batch, context)
         maps, masks = explained.maps, masks_of(batch, context)
-        if not own.all():  # to take all of them would be a copy
-            places = own.nonzero()[:, 0].to(maps.device)
+        if not counted.all():  # to take all of them would be a copy
+            places = counted.nonzero()[:, 0].to(maps.device)
             maps, masks = maps[places], masks[places]
         distances = LOSSES[guidance.loss](maps, masks)
         return of_task + guidance.weight * distances.mean(), logged
@@ -370,7 +370,7 @@ def own_masks(
         known.append(mask is not None)
         if mask is not None:
             found[place] = dilated(torch.from_numpy(mask)[None].float(), wanted.dilate_voxels)[0].to(found)
-    segmented = {scan.participant_id for scan, own in zip(scans, known, strict=True) if own}
+    segmented = {scan.participant_id for scan, has_mask in zip(scans, known, strict=True) if has_mask}
     people = guided_people(config, fold, scans, segmented)
-    annotated = [own and scan.participant_id in people for scan, own in zip(scans, known, strict=True)]
+    annotated = [has_mask and scan.participant_id in people for scan, has_mask in zip(scans, known, strict=True)]
     return Context(masks=found, annotated=torch.tensor(annotated, device=device))

@@ -245,8 +245,8 @@ def evidence_of(logits: Tensor, targets: Tensor) -> Tensor:
     """Logit of each volume's target minus the mean of its others, (B,); of one output, itself."""
     if logits.shape[1] == 1:
         return logits[:, 0]
-    own = logits.gather(1, targets[:, None])[:, 0]
-    return own - (logits.sum(1) - own) / (logits.shape[1] - 1)
+    of_target = logits.gather(1, targets[:, None])[:, 0]
+    return of_target - (logits.sum(1) - of_target) / (logits.shape[1] - 1)
 
 
 USUAL_WEIGHTS: Mapping[str, float] = {"energy": 30.0, "l1": 100.0, "ppce": 1.0, "rrr": 1e4}

@@ -171,9 +171,9 @@ def gathered(embeddings: Tensor, people: Tensor) -> tuple[Tensor, Tensor, slice]
     """
     ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     sent: list[Any] = [None] * ranks
-    own = embeddings.unflatten(1, (2, -1))  # type: ignore[no-untyped-call]
-    torch.distributed.all_gather_object(sent, (on_host(own), on_host(people)))
-    parts = [own if place == rank else part.to(own) for place, (part, _) in enumerate(sent)]
+    views = embeddings.unflatten(1, (2, -1))  # type: ignore[no-untyped-call]
+    torch.distributed.all_gather_object(sent, (on_host(views), on_host(people)))
+    parts = [views if place == rank else part.to(views) for place, (part, _) in enumerate(sent)]
     places = torch.cat([torch.arange(len(names)) * ranks + place for place, (_, names) in enumerate(sent)])
     order = places.argsort().to(people.device)
     together = torch.cat(parts, 2)[:, :, order]

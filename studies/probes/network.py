@@ -190,8 +190,8 @@ class AttentionStream(nn.Module):
             nn.Linear(before, after, bias=False)
             for before, after in zip(widths[first:-1], widths[first + 1 :], strict=True)
         )
-        own = widths[first:] if projected else ()
-        self.keys, self.values = (nn.ParameterList(torch.empty(d, d) for d in own) for _ in range(2))
+        mapped = widths[first:] if projected else ()
+        self.keys, self.values = (nn.ParameterList(torch.empty(d, d) for d in mapped) for _ in range(2))
         for weight in (*(one.weight for one in self.projections), *self.keys, *self.values):
             nn.init.xavier_uniform_(weight)
 

@@ -136,9 +136,9 @@ def alignments(points: FeatureVectors) -> Floats:
     >>> alignments(FeatureVectors(np.array([[1.0, 0], [0, 1], [0, 1]]), np.array(["sub-1", "sub-1", "sub-2"]))).tolist()
     [2.0, nan]
     """
-    own = np.eye(len(points.people))[points.codes]
-    between = own.T @ squared_distances(points) @ own
-    scans = own.sum(axis=0)
+    of_person = np.eye(len(points.people))[points.codes]
+    between = of_person.T @ squared_distances(points) @ of_person
+    scans = of_person.sum(axis=0)
     nothing = np.full(len(scans), np.nan)
     return np.asarray(np.divide(np.diag(between), scans * (scans - 1), out=nothing, where=scans > 1))
 
@@ -161,8 +161,8 @@ def uniformity(points: FeatureVectors, t: float = 2.0) -> Callable[[Floats], Flo
     people = len(points.people)
     if people < 2:
         raise BadInputError("uniformity needs scans of two participants or more; there is one.")
-    own = np.eye(people)[points.codes] * points.weights[:, None]
-    kernel = own.T @ np.exp(-t * squared_distances(points)) @ own
+    of_person = np.eye(people)[points.codes] * points.weights[:, None]
+    kernel = of_person.T @ np.exp(-t * squared_distances(points)) @ of_person
     np.fill_diagonal(kernel, 0)
 
     def of_weights(weights: Floats) -> Floats:

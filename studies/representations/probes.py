@@ -121,12 +121,13 @@ def probed(
 
     `points`: features of all scans; those of people in no part are not used. `measures`: names from `PROBES`.
     """
-    class_of = {person: name for part in (drawn.training, drawn.test) for name, own in part.items() for person in own}
+    both = (drawn.training, drawn.test)
+    class_of = {person: name for part in both for name, members in part.items() for person in members}
     absent = set(class_of) - set(points.people)
     if absent:
         raise BadInputError(f"{listed(sorted(absent))} has no features; compute them for all people of the parts.")
     test, long, few = (
-        points.of({person for own in part.values() for person in own})
+        points.of({person for members in part.values() for person in members})
         for part in (drawn.test, drawn.training, drawn.few)
     )
     found = {}

@@ -104,9 +104,9 @@ def diagnosed(scans: Iterable[Scan], known: frozenset[str]) -> list[Scan]:
 
 
 def _log_shares(rows: pd.DataFrame) -> None:
-    own = rows[(rows["features"] == BACKBONE) & (rows["classes"] == ALL) & rows["measure"].isin([*PROBES, SITE])]
+    shares = rows[(rows["features"] == BACKBONE) & (rows["classes"] == ALL) & rows["measure"].isin([*PROBES, SITE])]
     log.info("Backbone, and the same network untrained (share recognised, mean over classes):")
-    for row in own.to_dict("records"):
+    for row in shares.to_dict("records"):
         change = f"{row['difference']:+.2f}"
         if np.isfinite(row["difference_low"]):
             change += f" [{row['difference_low']:+.2f}, {row['difference_high']:+.2f}]"

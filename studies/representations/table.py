@@ -218,21 +218,21 @@ def _properties(
 ) -> list[_Measure]:
     who = sorted(tested)
     weights, counts = draws_within(who, [tested[person] for person in who], draws, seed), {ALL: len(who)}
-    close = {name: alignments(own) for name, own in points.items()}
+    close = {name: alignments(vectors) for name, vectors in points.items()}
     repeated = int(np.isfinite(next(iter(close.values()))).sum())
     found = [
         _Measure(
             "alignment", {name: _mean(values) for name, values in close.items()}, weights, {ALL: repeated},
             note=None if repeated else "no one in the test part has two scans",
         ),
-        _Measure("uniformity", {name: _named(uniformity(own)) for name, own in points.items()}, weights, counts),
+        _Measure("uniformity", {name: _named(uniformity(one)) for name, one in points.items()}, weights, counts),
     ]  # fmt: skip
     for temperature in temperatures:
         peaks, numbers = {}, {}
-        for name, own in points.items():
-            similar, same = own.similarities
-            peaks[name] = _peak_of(own, similar, same, temperature)
-            numbers[name] = _mean(own.mean(effective_negatives(similar, temperature, same)))
+        for name, vectors in points.items():
+            similar, same = vectors.similarities
+            peaks[name] = _peak_of(vectors, similar, same, temperature)
+            numbers[name] = _mean(vectors.mean(effective_negatives(similar, temperature, same)))
         found.append(_Measure("contribution_peak", peaks, weights, counts, temperature=temperature))
         found.append(_Measure("effective_negatives", numbers, weights, counts, temperature=temperature))
     return found
@@ -243,11 +243,11 @@ def _of_sites(found: Mapping[str, SitePrediction], draws: int, seed: int) -> _Me
     groups = {ALL: sorted(set(first.sites))}
     return _Measure(
         SITE,
-        {name: _named(_all_of(shares_recognised(own.right, own.sites, groups))) for name, own in found.items()},
+        {name: _named(_all_of(shares_recognised(site.right, site.sites, groups))) for name, site in found.items()},
         draws_within(first.people, first.sites, draws, seed),
         {ALL: len(first.people)},
         chance=first.chance,
-        p={name: own.p for name, own in found.items()},
+        p={name: prediction.p for name, prediction in found.items()},
         note=TOO_SHORT + (f"; {first.left_out} people left out: site unknown or too small" if first.left_out else ""),
     )
 
@@ -271,8 +271,8 @@ def _mean(values: Floats) -> Statistic:
     return mean
 
 
-def _peak_of(own: FeatureVectors, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
-    return _named(lambda w: peak(contributions(similar, temperature, same, w[:, own.codes] * own.weights)))
+def _peak_of(vectors: FeatureVectors, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
+    return _named(lambda w: peak(contributions(similar, temperature, same, w[:, vectors.codes] * vectors.weights)))
 
 
 STAGE = "representations"

@@ -142,14 +142,14 @@ def retraining_table(
     common = {"cohort": cohort, "n_participants": n_participants}
     rows: list[dict[str, object]] = [{**common, "map": NOTHING, "volume_share": 0.0, **_scores(whole)}]
     for share in sorted({one.share for one in found}):
-        own = [one for one in found if one.share == share]
-        draws = [one.scores for one in own if one.name == AT_RANDOM and one.scores]
+        of_share = [one for one in found if one.share == share]
+        draws = [one.scores for one in of_share if one.name == AT_RANDOM and one.scores]
         common["n_draws"] = len(draws)
-        for one in own:
+        for one in of_share:
             if one.name != AT_RANDOM:
                 row = {**common, "map": one.name, "method": methods.get(one.name), "volume_share": share}
                 rows.append(row | _removed([one], sizes, planted) | _compared(one.scores, whole, draws))
-        random = [one for one in own if one.name == AT_RANDOM]
+        random = [one for one in of_share if one.name == AT_RANDOM]
         if random:
             row = {**common, "map": AT_RANDOM, "volume_share": share}
             rows.append(row | _removed(random, sizes, planted) | _of_draws(draws, whole))
@@ -265,9 +265,9 @@ def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
             firsts.setdefault((scan.participant_id, scan.label), scan)
     chosen: list[Scan] = []
     for label in cohort.config.cohort.labels:
-        own = [scan for (_, of), scan in firsts.items() if of == label]
-        order = generator(cohort.config.seed, "training-maps", fold.index).permutation(len(own))[:MOST]
-        chosen += [own[place] for place in sorted(order)]
+        of_class = [scan for (_, of), scan in firsts.items() if of == label]
+        order = generator(cohort.config.seed, "training-maps", fold.index).permutation(len(of_class))[:MOST]
+        chosen += [of_class[place] for place in sorted(order)]
     given = {one.name: getattr(cohort, one.name) for one in dataclasses.fields(JudgedCohort)}
     given |= {"name": f"{cohort.name}_training-{fold.index}", "scans": tuple(chosen)}
     return TrainingPart(**given | {"split": Split((Fold(fold.index, fold.train, (), ()),))})
@@ -279,11 +279,12 @@ def training_rankings(
     """Class difference of every group, by map and fold; None where a map says nothing in the training part."""
     parts = [training_part(cohort, fold) for fold in cohort.tested_folds]
     jobs = [map_jobs(part, explanations, digests, RANKING) for part in parts]
-    outcomes = run_jobs(cohort.layout, [job for own in jobs for job in own], executor, "maps of the training parts")
+    every = [job for of_part in jobs for job in of_part]
+    outcomes = run_jobs(cohort.layout, every, executor, "maps of the training parts")
     found: dict[str, dict[int, Floats | None]] = {}
     rest: Sequence[Outcome] = outcomes
-    for part, own in zip(parts, jobs, strict=True):
-        now, rest = rest[: len(own)], rest[len(own) :]
+    for part, of_part in zip(parts, jobs, strict=True):
+        now, rest = rest[: len(of_part)], rest[len(of_part) :]
         left, rows = maps_of(part, explanations, now)
         for name, network in [(name, REAL) for name in rows.methods] + [(DIFFERENCE, NO_NETWORK)]:
             values = class_difference(participant_densities(left, rows, name, network), is_paired(cohort))

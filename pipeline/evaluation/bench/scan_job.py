@@ -252,11 +252,11 @@ def _answers(
         return
     seconds = (time.perf_counter() - started) / len(answers)
     for name, answer in zip(asked.names, answers, strict=True):
-        own: dict[str, object] = {**facts, "seconds": seconds, "map_sum": float(answer.values.double().sum())}
+        cells: dict[str, object] = {**facts, "seconds": seconds, "map_sum": float(answer.values.double().sum())}
         if answer.reference_value is not None:
             wanted = float(answer.start_value[0].double() - answer.reference_value[0].double())
-            own |= {"evidence": wanted, "completeness_error": float(answer.values.double().sum()) - wanted}
-        yield OneMap(network, name, answer.values[0, 0], own)
+            cells |= {"evidence": wanted, "completeness_error": float(answer.values.double().sum()) - wanted}
+        yield OneMap(network, name, answer.values[0, 0], cells)
 
 
 def _faithfulness(task: ScanToJudge, volume: Tensor, labels: NDArray[np.int64], device: torch.device) -> Faithfulness:

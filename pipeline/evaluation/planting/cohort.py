@@ -102,7 +102,7 @@ def correlated_group(
 def _means(files: ScanFiles, places: Sequence[NDArray[np.intp]]) -> list[float]:
     values = np.asarray(nib.nifti1.Nifti1Image.from_filename(files.image).dataobj, dtype=np.float32).ravel()
     whole = float(values[values > 0].mean())
-    return [float(values[own].mean()) / whole if len(own) else float("nan") for own in places]
+    return [float(values[voxels].mean()) / whole if len(voxels) else float("nan") for voxels in places]
 
 
 def strongest(

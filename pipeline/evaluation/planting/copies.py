@@ -343,8 +343,9 @@ def truth_of(people: Sequence[PlantedControl], atlas: Atlas, correlated: str | N
     everyone = frozenset(person.copy(WITH_LOSS).name for person in people)
     distractors = []
     for change in unused_changes(atlas):
-        own = frozenset(person.copy(WITH_LOSS).name for person in people if person.unused)
-        distractors.append(Distractor(f"{change.group}: same loss in both classes", "both classes", change.group, own))
+        having = frozenset(person.copy(WITH_LOSS).name for person in people if person.unused)
+        title = f"{change.group}: same loss in both classes"
+        distractors.append(Distractor(title, "both classes", change.group, having))
     if correlated is not None:
         distractors.append(
             Distractor(f"{correlated}: untouched, goes with planted regions", "correlated", correlated, everyone)

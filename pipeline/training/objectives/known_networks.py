@@ -32,8 +32,8 @@ from heatlas.pipeline.run.plain_text import counted
 def fold_of_run(folder: str, fold: Fold) -> FoldFiles:
     """Files of the network of the same fold of another run, or in a folder that has ``fold-0`` and so on itself."""
     of_run = RunLayout(Path(folder)).fold(fold.index)
-    own = Path(folder) / of_run.folder.name
-    return FoldFiles(own) if own.is_dir() else of_run
+    folder_of_fold = Path(folder) / of_run.folder.name
+    return FoldFiles(folder_of_fold) if folder_of_fold.is_dir() else of_run
 
 
 def start_of(folder: str, fold: Fold) -> FoldFiles:

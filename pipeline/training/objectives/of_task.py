@@ -53,9 +53,9 @@ def binary(weights: torch.Tensor, off_targets: bool) -> Objective:
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[torch.Tensor, Logged]:
         logits = model(batch.volumes).float()
-        own = weights[batch.targets]
-        losses = binary_cross_entropy(logits, batch.targets, least) * own
-        plain = binary_cross_entropy(logits.detach(), batch.targets) * own
+        of_scans = weights[batch.targets]
+        losses = binary_cross_entropy(logits, batch.targets, least) * of_scans
+        plain = binary_cross_entropy(logits.detach(), batch.targets) * of_scans
         return losses.mean(), {"loss": plain, "output": logits, "target": batch.targets}
 
     facts = {"class_weights": on_host(weights).tolist(), "off_target": least}
