@@ -216,8 +216,8 @@ class Evidence:
     @property
     def of_folds(self) -> dict[int, Floats]:
         """The difference between the classes in each fold."""
-        by_fold = self.densities.groupby(level="fold", sort=True)
-        return {fold: class_difference(of_fold, self.paired) for fold, of_fold in by_fold}
+        folds = self.densities.index.get_level_values("fold")
+        return {fold: class_difference(self.densities[folds == fold], self.paired) for fold in sorted(set(folds))}
 
 
 def pair_rows(found: Sequence[Evidence], seed: int) -> list[dict[str, object]]:

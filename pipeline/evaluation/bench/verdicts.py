@@ -166,7 +166,10 @@ def _with_shuffled(shuffled: pd.DataFrame, real: pd.Series) -> dict[str, object]
     """Scores of a map by networks trained on labels that say nothing, all swaps together."""
     ranked = shuffled[np.isfinite(shuffled["auroc_difference"].to_numpy(float))]
     hits, areas = ranked["hits_difference"].to_numpy(float), ranked["auroc_difference"].to_numpy(float)
-    row = {"n_swaps": len(shuffled) or float("nan"), "shuffled_spearman": shuffled["spearman_real"].mean()}
+    row: dict[str, object] = {
+        "n_swaps": len(shuffled) or float("nan"),
+        "shuffled_spearman": shuffled["spearman_real"].mean(),
+    }
     if not len(ranked):
         return row | dict.fromkeys(("shuffled_hits", "shuffled_auroc", "shuffled_p"), float("nan"))
     p = chance_of_order(areas.tolist(), int(real["n_groups"]), int(real["n_planted"]))
@@ -258,7 +261,7 @@ def _of_shuffled(row: dict[str, object]) -> str:
     swaps = "one swap" if row["n_swaps"] == 1 else f"mean of {row['n_swaps']:.0f} swaps"
     if not np.isfinite(row["shuffled_p"]):  # type: ignore[call-overload]
         return f"rank correlation of maps {_share(row['shuffled_spearman'])}, {swaps}"
-    p = "p < .01" if row["shuffled_p"] < 0.01 else f"p = {_share(row['shuffled_p'])}"
+    p = "p < .01" if row["shuffled_p"] < 0.01 else f"p = {_share(row['shuffled_p'])}"  # type: ignore[operator]
     hits = f"{row['shuffled_hits']:.2g} of {row['n_planted']:.0f}"
     return f"{hits}, AUROC {_share(row['shuffled_auroc'])}, {swaps}, {p} by chance"
 
