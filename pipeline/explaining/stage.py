@@ -202,7 +202,7 @@ def _write_accounts(
     tables: tuple[Table, Table], layout: RunLayout, scans: Sequence[Scan], outcomes: Sequence[Outcome]
 ) -> None:
     for table, account in zip(tables, (ACCOUNT, EVIDENCE_ACCOUNT), strict=True):
-        rows: list[list[Any]] = []
+        rows: list[list[object]] = []
         end = f".{account[-1]}"
         for scan, outcome in zip(scans, outcomes, strict=True):
             for name in [key.removesuffix(end) for key in outcome.result if key.endswith(end)]:

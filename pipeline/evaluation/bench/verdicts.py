@@ -166,10 +166,8 @@ def _with_shuffled(shuffled: pd.DataFrame, real: pd.Series) -> dict[str, object]
     """Scores of a map by networks trained on labels that say nothing, all swaps together."""
     ranked = shuffled[np.isfinite(shuffled["auroc_difference"].to_numpy(float))]
     hits, areas = ranked["hits_difference"].to_numpy(float), ranked["auroc_difference"].to_numpy(float)
-    row: dict[str, object] = {
-        "n_swaps": len(shuffled) or float("nan"),
-        "shuffled_spearman": shuffled["spearman_real"].mean(),
-    }
+    row: dict[str, object] = {"n_swaps": len(shuffled) or float("nan")}
+    row["shuffled_spearman"] = shuffled["spearman_real"].mean()
     if not len(ranked):
         return row | dict.fromkeys(("shuffled_hits", "shuffled_auroc", "shuffled_p"), float("nan"))
     p = chance_of_order(areas.tolist(), int(real["n_groups"]), int(real["n_planted"]))
