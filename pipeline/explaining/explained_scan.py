@@ -107,8 +107,8 @@ class ScanToExplain:
     """All that a worker needs to explain one scan.
 
     `networks`: None has seen the participant. With several, the maps are means; see `pipeline.attribution.records`.
-    `training`: for the device, which the worker chooses: it may see a GPU where the process that makes the jobs sees
-    none. `atlas`: regions that the maps are summed over.
+    Each with the controls that it compares the scan with. `training`: for the device, which the worker chooses: it may
+    see a GPU where the process that makes the jobs sees none. `atlas`: regions that the maps are summed over.
     """
 
     scan: Scan

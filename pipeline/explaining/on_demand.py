@@ -215,16 +215,20 @@ def explainable(
             closed[scan.scan_id] = f"{SPLITS_TABLE.path(layout)} has no row of {who}. {REMEDY}"
         elif fold is None:
             closed[scan.scan_id] = SEEN
-        elif lacking := _lacking(layout, scan, config, layout.fold(fold).description):
+        elif lacking := [
+            *_lacking(layout, scan, config),
+            *(path for path in [layout.fold(fold).description] if not path.is_file()),
+        ]:
             closed[scan.scan_id] = f"{lacking[0]} is missing. Repeat the command that made this run."
         else:
             able[scan.scan_id] = fold
     return able, closed
 
 
-def _lacking(layout: ExplanationLayout, scan: Scan, config: Config, *further: Path) -> list[Path]:
+def _lacking(layout: ExplanationLayout, scan: Scan, config: Config) -> list[Path]:
+    """Files of a registered scan that are missing."""
     files = layout.scan(scan.participant_id, scan.session_id, config.registration.resolution_mm)
-    return [path for path in (*files.seen, *further) if not path.is_file()]
+    return [path for path in files.seen if not path.is_file()]
 
 
 def _require_unseen(layout: ExplanationLayout, scans: Sequence[Scan], fold: int, loaded: LoadedModel) -> None:

@@ -74,7 +74,10 @@ PREDICTIONS_APPLIED_TABLE = Table(
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """Input of a worker that applies one network to scans of people whom it was not trained or selected with."""
+    """Input of a worker that applies one network.
+
+    `scans`: registered; of participants the network was not trained or selected with.
+    """
 
     layout: RunLayout
     fold: int

@@ -56,8 +56,8 @@ FOCUS = "lrp focus"
 class GridToScore:
     """All that a worker needs to score one grid.
 
-    `number`: of the grid among all. `files`: of the scan in each cell. `network`: has seen none of them. `every`: every
-    stage, instead of the input and the last.
+    `number`: number of the grid among all. `files`: files of the scan in each cell. `network`: has seen none of them,
+    with the controls of its fold. `training`: for the device. `every`: every stage, instead of the input and the last.
     """
 
     number: int

@@ -169,7 +169,8 @@ def validation_count(people: int, fraction: float) -> int:
 class PretrainingTask:
     """Input of the worker; picklable.
 
-    `validation`: participants whose scans are not learned from. `tail`: participants with the lowest temperature.
+    `scans`: registered. `validation`: participants whose scans are not learned from. `tail`: participants with the
+    lowest temperature.
     """
 
     layout: RunLayout

@@ -90,9 +90,11 @@ class NullNetwork:
 class ScanToJudge:
     """All that a worker needs to judge the maps of one scan.
 
-    `networks`: the true one first. `truth`: label numbers of the regions in which the scan differs from controls; empty
-    where nobody knows, or nothing is. `marked`: whether it has the bright spot outside the brain. `seen`: whether it is
-    recognised through its maps (two forward passes each). `faithful`: whether all of faithfulness is measured (many).
+    `networks`: the true one first. `training`: for the device. `truth`: label numbers of the regions in which the scan
+    differs from controls; empty where nobody knows, or nothing is. `marked`: whether the scan has the bright spot
+    outside the brain (`pipeline.evaluation.scores.map_scores`). `seen`: whether the scan is recognised through its maps
+    (two forward passes each). `faithful`: whether all of faithfulness is measured (many forward passes). `seed`: seed
+    of random maps.
     """
 
     scan: Scan
