@@ -35,14 +35,22 @@ from heatlas.pipeline.models.dynamic import DynamicLinear
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Background = Literal["null", "dark"]
+Sides3 = tuple[int, int, int]
+Sides = int | Sides3
+ENCODED = 2
+"""Channels of an encoded volume."""
+
+
+def three(value: int | tuple[int, ...]) -> Sides3:
+    first, second, third = (value,) * 3 if isinstance(value, int) else value
+    return first, second, third
 
 
 class InputEncoding(nn.Module):
     """Encode volumes (B, k, D, H, W) in [0, 1] as pairs (B, 2k, D, H, W); the first stage of a network.
 
     `background`: what an intensity of exactly 0, as everywhere outside the brain mask, becomes. ``null``: [0, 0], which
-    contributes exactly nothing. ``dark``: [0, 1], as in the source, a constant and fully reliable signal. Raises
-    UsageError for another background.
+    contributes exactly nothing. ``dark``: [0, 1], as in the source, a constant and fully reliable signal.
     """
 
     keeps_places: ClassVar[bool] = True
@@ -56,9 +64,8 @@ class InputEncoding(nn.Module):
     def forward(self, volumes: Tensor) -> Tensor:
         """The pairs.
 
-        In training mode intensities are clipped to [0, 1], which augmentation by noise or a bias field may leave.
-
-        Raises BadInputError in evaluation mode, if an intensity lies outside [0, 1] or is not finite.
+        In training mode intensities are clipped to [0, 1], which augmentation by noise or a bias field may leave; in
+        evaluation mode others are refused.
         """
         if self.training:
             volumes = volumes.clamp(0, 1)
@@ -108,8 +115,7 @@ class DynamicNorm(DynamicLinear):
 
     `kind`: see the module. `centred`: whether the mean is subtracted; by default unless it is a running one. `bias`:
     whether a learned constant is added, which breaks completeness. `groups`: of ``group``. `eps`: added to the
-    variance, so that an empty background stays exactly 0. `momentum`: of the running statistics. Raises UsageError for
-    an unknown kind, or channels that the groups do not divide.
+    variance, so that an empty background stays exactly 0.
     """
 
     running_mean: Tensor
@@ -142,7 +148,6 @@ class DynamicNorm(DynamicLinear):
             self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised activations (B, C, ...), any number of spatial axes."""
         if self.kind == "group":
             parts = x.unflatten(1, (self.groups, -1))  # type: ignore[no-untyped-call]
             return self._affine(self._normalised(parts).flatten(1, 2))

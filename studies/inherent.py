@@ -39,8 +39,8 @@ from heatlas.studies.probes.network import Backbone, conventional_stem
 class InherentLedger:
     """Where a value comes from; every number is float64 of shape (B,).
 
-    `value`: what is explained. `positive`, `negative`: sums of the contributions above and below 0. `shares`: what the
-    constants of each layer add to the value, by name of the layer, from the input on.
+    `positive`, `negative`: sums of the contributions above and below 0. `shares`: what the constants of each layer add
+    to the value, by name of the layer, from the input on.
     """
 
     value: Tensor
@@ -69,8 +69,7 @@ def inherent_ledger(model: nn.Module, value: Value, features: Tensor) -> Inheren
     With dynamic factors held, a network is a sum over paths from its input and from the constants of its layers. The
     constant of a layer is its answer to nothing, and what it adds is this times the gradient behind the layer.
 
-    `model`: in evaluation mode; holds all modules that `value` runs through. `value`: what is explained, (B,), of
-    features (B, ...).
+    `model`: in evaluation mode; holds all modules that `value` runs through. `value`: what is explained, (B,).
     """
     passed: dict[str, tuple[nn.Module, Tensor, Tensor]] = {}
 
@@ -96,10 +95,7 @@ def inherent_ledger(model: nn.Module, value: Value, features: Tensor) -> Inheren
             }
     contributions = (slopes[0] * features).detach().double().flatten(1)
     return InherentLedger(
-        answer.detach().double(),
-        contributions.clamp(min=0).sum(1),
-        contributions.clamp(max=0).sum(1),
-        shares,
+        answer.detach().double(), contributions.clamp(min=0).sum(1), contributions.clamp(max=0).sum(1), shares
     )
 
 
@@ -170,7 +166,6 @@ class Inherent(CheckedSettings):
 
     @staticmethod
     def from_run(surroundings: RunContext) -> dict[str, Reference | None]:
-        """The controls of the network."""
         return {"reference": surroundings.reference}
 
     @staticmethod
@@ -231,14 +226,11 @@ def _require_dynamic_backbone(model: nn.Module) -> None:
 
 
 def _mean_map(reference: Reference, view: NetworkView) -> Tensor:
-    """Mean over the controls of their contributions, (1, 1, d, h, w)."""
-    return torch.cat([_of(view, one) for one in torch.split(features_of(reference.volumes, view), 1)]).mean(
-        0, keepdim=True
-    )
+    of_controls = [_of(view, one) for one in torch.split(features_of(reference.volumes, view), 1)]
+    return torch.cat(of_controls).mean(0, keepdim=True)
 
 
 def _of(view: NetworkView, features: Tensor) -> Tensor:
-    """Contributions of the features of a view, summed over channels."""
     return channel_sum(contributions(view.model, *_from_pairs(view, features)))
 
 

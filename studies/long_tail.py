@@ -25,9 +25,8 @@ GROUPS = (HEAD, MID, TAIL)
 class LongTailedParts:
     """Who is in which part.
 
-    `classes`: from the most frequent to the rarest in `training`. `training`: participants of each class, with a long
-    tail. `few`: participants of `training`, as many of each class as the smallest has. `test`: others, as many of each
-    class.
+    `classes`: from the most frequent to the rarest in `training`. `few`: of `training`, as many of each class as the
+    smallest has. `test`: others, as many of each class.
     """
 
     classes: tuple[str, ...]
@@ -37,7 +36,6 @@ class LongTailedParts:
 
     @property
     def shots(self) -> int:
-        """Participants per class of the few."""
         return min(map(len, self.training.values()))
 
     @property
@@ -48,11 +46,8 @@ class LongTailedParts:
 def long_tailed_counts(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:
     """Participants per class whose number falls exponentially: ``n ratio^(-c / (C - 1))``, rounded.
 
-    n is the largest for which no class needs more participants than there are.
-
-    `sizes`: participants that each class has, in the order of the long tail. `ratio`: participants of the first class
-    over those of the last. Raises UsageError if the ratio is less than 1, there are fewer than two classes, or the last
-    class would be empty.
+    n is the largest for which no class needs more participants than there are. `sizes`: participants that each class
+    has, in the order of the long tail. `ratio`: of the first class over the last.
 
     Examples
     --------
@@ -93,11 +88,7 @@ def groups_of(classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def by_class(class_of: Mapping[str, str], classes: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
-    """Participants of each class, sorted; without given `classes`, the largest class first.
-
-    Raises UsageError if participants have a class that is not among those given, or a class is given twice. Raises
-    BadInputError if a class has no participant.
-    """
+    """Participants of each class, sorted; without given `classes`, the largest class first."""
     members: dict[str, list[str]] = {}
     for person in sorted(class_of):
         members.setdefault(class_of[person], []).append(person)
@@ -121,9 +112,8 @@ def draw_long_tail(
 ) -> dict[str, tuple[str, ...]]:
     """Participants of each class whose number falls exponentially, drawn from all who have one of the classes.
 
-    `class_of`: class of each participant; those of other classes are left out. `ratio`: participants of the first class
-    over those of the last, up to rounding. `classes`: from the most frequent to the rarest. Raises UsageError,
-    BadInputError: see `by_class` and `long_tailed_counts`.
+    `ratio`: participants of the first class over those of the last, up to rounding. `classes`: from the most frequent
+    to the rarest.
 
     Examples
     --------
@@ -138,7 +128,6 @@ def draw_long_tail(
 
 
 def _shuffle(members: Mapping[str, Sequence[str]], seed: int) -> dict[str, list[str]]:
-    """Participants of each class in an order drawn by the seed."""
     return {
         name: [people[place] for place in generator(seed, "long tail", name).permutation(len(people))]
         for name, people in members.items()
@@ -150,11 +139,9 @@ def long_tailed_parts(
 ) -> LongTailedParts:
     """Draw a balanced test part, a long-tailed training part, and the few-shot part of it.
 
-    `class_of`: class of each participant. `ratio`: participants of the first class over those of the last, in training;
-    up to rounding. `test_share`: share of the participants of the smallest class who are tested; as many are of each
-    other class. `classes`: from the most frequent to the rarest; by the number of participants if empty. Raises
-    UsageError, BadInputError: see `by_class` and `long_tailed_counts`; also if the smallest class has a single
-    participant.
+    `ratio`: participants of the first class over those of the last, in training; up to rounding. `test_share`: share of
+    the participants of the smallest class who are tested; as many are of each other class. `classes`: from the most
+    frequent to the rarest; by the number of participants if empty.
 
     Examples
     --------

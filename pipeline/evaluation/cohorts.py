@@ -31,8 +31,7 @@ class Distractor:
     """Something in the image that does not tell the classes apart, and that no good map marks.
 
     `kind`: a change as large in both classes, an untouched region that goes with a planted one, or a bright spot
-    outside the brain. `group`: bilateral group where it is; empty for a marker. `scans`: names of the scans that have
-    it.
+    outside the brain. `group`: bilateral group; empty for a marker. `scans`: names of the scans that have it.
     """
 
     name: str
@@ -43,10 +42,7 @@ class Distractor:
 
 @dataclass(frozen=True)
 class Truth:
-    """Where the classes differ, known because the difference was planted.
-
-    `groups`: bilateral groups. `severity`: severity of the change, by scan id.
-    """
+    """Where the classes differ, known because the difference was planted; `severity`: by scan id."""
 
     groups: tuple[str, ...]
     severity: Mapping[str, float] = field(default_factory=dict)
@@ -61,8 +57,8 @@ class JudgedCohort:
     and its true networks lie. `scans`: labelled, registered, each in the test part of a fold with a network. `truth`:
     None where nobody knows. `compared_with`: scans that controls are taken from: all labelled and registered scans of
     the run (with a single split, `scans` holds nobody that the network was trained with), or untouched copies (a person
-    with two copies is a control). `labelled`: all labelled and registered scans, from which networks learn.
-    `untrained`: weights of networks on shuffled labels whose training failed: they explain nothing.
+    with two copies is a control). `labelled`: from which networks learn. `untrained`: weights of networks on shuffled
+    labels whose training failed: they explain nothing.
     """
 
     name: str
@@ -93,7 +89,6 @@ class JudgedCohort:
 
     @property
     def people(self) -> HeldOutPeople:
-        """Whom networks are tested on, in the order of `scans`."""
         return HeldOutPeople(
             np.array([scan.participant_id for scan in self.scans]),
             np.array([self.fold_of(scan) for scan in self.scans]),
@@ -107,7 +102,6 @@ class JudgedCohort:
 
     @property
     def tested_folds(self) -> tuple[Fold, ...]:
-        """Folds whose networks explain something."""
         used = {self.fold_of(scan) for scan in self.scans}
         return tuple(fold for fold in self.split.folds if fold.index in used)
 
@@ -115,9 +109,8 @@ class JudgedCohort:
 def truth_of_input(truth_json: Path, groups: Sequence[str]) -> Truth | None:
     """What was planted in the input of a run; None if it has no such file.
 
-    `truth_json`: ``truth/planted.json`` of the input; ``severity.tsv`` beside it is read if it is there. `groups`:
-    groups of the atlas of the run; planted groups that it does not have cannot be looked for. Raises BadInputError if
-    the file cannot be read, or the atlas has none of the planted groups.
+    `truth_json`: ``truth/planted.json`` of the input; ``severity.tsv`` beside it is read if it is there. `groups`: of
+    the atlas of the run; planted groups that it does not have cannot be looked for.
     """
     if not truth_json.is_file():
         return None

@@ -104,9 +104,7 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
 
     Scans of the test part keep their labels, so that what the network says of them can be judged. Of people with scans
     of both classes, half exchange their own two labels. All names of a person change together. Where there are several
-    classes, or numbers, see `least_associated`.
-
-    Raises BadInputError if the training part has fewer than `FEWEST` people of a class.
+    classes, or numbers, see `least_associated`. Refuses a training part with fewer than `FEWEST` people of a class.
     """
     if task_of(config).kind.name != TWO_CLASSES:
         return _with_labels_of_others(scans, fold, task_of(config), seed)
@@ -119,11 +117,11 @@ def with_swapped_labels(scans: Sequence[Scan], fold: Fold, config: CohortConfig,
         negative = {person[scan.participant_id] for scan in part if scan.label == config.negative}
         if name == "train":
             _require_enough(fold, {config.negative: negative, config.positive: positive})
-        own = derived_seed(seed, name, fold.index)
+        part_seed = derived_seed(seed, name, fold.index)
         both = sorted(positive & negative)
-        order = generator(own, "both").permutation(len(both))
+        order = generator(part_seed, "both").permutation(len(both))
         changed |= {both[place] for place in order[: (len(both) + 1) // 2]}
-        changed |= swapped(sorted(negative - positive), sorted(positive - negative), own)
+        changed |= swapped(sorted(negative - positive), sorted(positive - negative), part_seed)
     return tuple(
         dataclasses.replace(scan, label=other[str(scan.label)]) if person[scan.participant_id] in changed else scan
         for scan in scans
@@ -152,10 +150,10 @@ def least_associated(values: NDArray[np.float64], is_number: bool, seed: int) ->
 def _with_labels_of_others(scans: Sequence[Scan], fold: Fold, task: Task, seed: int) -> tuple[Scan, ...]:
     """Each person takes the highest class, or the mean number, of another; numbers keep their course."""
     person = name_of_person(scan.participant_id for scan in scans)
-    own: dict[str, list[float]] = {}
+    targets: dict[str, list[float]] = {}
     for scan in scans:
-        own.setdefault(person[scan.participant_id], []).append(task.value(scan.label, scan.name))
-    value = {name: float(task.kind.of_person(all_)) for name, all_ in own.items()}
+        targets.setdefault(person[scan.participant_id], []).append(task.value(scan.label, scan.name))
+    value = {name: float(task.kind.of_person(all_)) for name, all_ in targets.items()}
     new: dict[str, float] = {}
     for part, members in (("train", fold.train), ("validation", fold.validation)):
         people = sorted({person[scan.participant_id] for scan in scans if scan.participant_id in members})
@@ -179,13 +177,13 @@ def _with_labels_of_others(scans: Sequence[Scan], fold: Fold, task: Task, seed: 
 
 
 def _require_enough(fold: Fold, people: Mapping[str, Collection[str]]) -> None:
-    for label, own in people.items():
-        if len(own) < FEWEST:
+    for label, members in people.items():
+        if len(members) < FEWEST:
             raise BadInputError(
-                f"fold {fold.index}: its training part has {len(own)} of {label}, and shuffled labels need at least "
-                f"{FEWEST} people of each class there: with one, every label would be changed, and labels that are all "
-                "changed are not random. Use fewer folds, add participants, or leave this test out "
-                "(--parts faithfulness)."
+                f"fold {fold.index}: its training part has {len(members)} of {label}, and shuffled labels need at "
+                f"least {FEWEST} people of each class there: with one, every label would be changed, and labels that "
+                "are all changed are not random. Use fewer folds, add participants, or leave this test out (--parts "
+                "faithfulness)."
             )
 
 
@@ -195,12 +193,10 @@ SHUFFLED, CASCADE = "shuffled", "cascade"
 
 
 def shuffled_name(number: int) -> str:
-    """Name of the networks (one per fold) of one swap of labels, counted from 1."""
     return f"{SHUFFLED}-{number}"
 
 
 def cascade_name(randomised: int) -> str:
-    """Name of networks whose last layers are drawn anew."""
     return f"{CASCADE}-{randomised}"
 
 
@@ -212,10 +208,9 @@ def networks_of(cohort: JudgedCohort, name: str) -> EvaluationLayout:
 
 
 def shuffled_variants(cohort: JudgedCohort, numbers: Sequence[int]) -> list[Variant]:
-    """Networks on swapped labels, with the recipe of the run: one variant per swap.
+    """Networks on swapped labels, with the recipe of the run: one variant per swap, numbered from 1.
 
-    `numbers`: numbers of the swaps, from 1. A fold whose training part has too few people of a class to exchange labels
-    raises BadInputError when its scans are asked for.
+    A fold whose training part has too few people of a class raises BadInputError when its scans are asked for.
     """
 
     def scans(seed: int, fold: Fold) -> Sequence[Scan]:
@@ -253,17 +248,15 @@ def randomised(loaded: LoadedModel, layers: int | None, seed: int, volumes: Tens
 
     `layers`: how many layers with parameters, counted from the head, are drawn anew. Buffers, such as the statistics of
     batch normalisation, stay. None: an untrained network, buffers included. `volumes`: (B, 1, D, H, W), from which an
-    untrained network takes the constants that training would start from. Without them the signals of a deep B-cos
+    untrained network takes the constants that training would start from: without them the signals of a deep B-cos
     network vanish, and its map would be no null but nothing.
     """
     model = copy.deepcopy(loaded.model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         members = members_of(model)
-        fresh = [
-            build_network(loaded.settings, loaded.input.shape, len(loaded.classes), loaded.input.channels)
-            for _ in members
-        ]
+        given = loaded.settings, loaded.input.shape, len(loaded.classes), loaded.input.channels
+        fresh = [build_network(*given) for _ in members]
     names = layers_with_parameters(model)[::-1][:layers]
     for member, drawn in zip(members, fresh, strict=True):
         if layers is None:
@@ -271,9 +264,9 @@ def randomised(loaded: LoadedModel, layers: int | None, seed: int, volumes: Tens
             if volumes is not None:
                 take_constants(member, volumes)
             continue
-        own = dict(drawn.named_parameters())
+        parameters = dict(drawn.named_parameters())
         with torch.no_grad():
             for name, parameter in member.named_parameters():
                 if name.rpartition(".")[0] in names:
-                    parameter.copy_(own[name])
+                    parameter.copy_(parameters[name])
     return dataclasses.replace(loaded, model=model.eval())

@@ -9,11 +9,7 @@ from collections.abc import Sequence
 
 from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.evaluation.bench.part import (
-    VERDICT_TABLES,
-    Part,
-    Shown,
-)
+from heatlas.pipeline.evaluation.bench.part import VERDICT_TABLES, Part, Shown
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE, write_shift_curve
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.models.families.registry import is_given
@@ -78,6 +74,5 @@ def require_task(parts: Sequence[Part], config: Config, split: Split) -> None:
 
 
 def parts_in_words() -> str:
-    """All parts with what they do, for the help of the command line."""
     usual = " and ".join(part.name for part in PARTS if part.usual)
     return f"{'; '.join(f'{part.name} ({part.help})' for part in PARTS)} (default: {usual})"

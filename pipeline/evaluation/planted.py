@@ -1,16 +1,14 @@
 """Whether heatmaps find the regions of planted disease, and analyses the planted effects.
 
-*Recovery* of a map: how many planted bilateral groups are among the first ten by sum, density or gain, against the
-number that a random ranking puts there (hypergeometric). *Localisation*: how much of the positive relevance lies in
-planted regions, against the share of the volume they take up (1 = no better than a map that is even everywhere). Both
-over the true positives (patients recognised as patients); participants count once: their scans are averaged before.
+*Recovery* of a map: how many planted bilateral groups are among the first ten, against the number that a random ranking
+puts there (hypergeometric). *Localisation*: the share of the positive relevance in planted regions, against their share
+of the volume. Both over the true positives; participants count once.
 
-Each *effect* has one analysis that should show it, named before any result (`QUESTIONS`): table, rows, p, direction. An
-effect that lives in one named group is one question and is judged by its own p; one that may show in several groups is
-judged by the smallest family-wise p. The first relevance map of the run is asked. An effect counts as found if that p
-is below `ALPHA` and the sign is the planted one; a null is as planted if its p is not below it. One in twenty true
-nulls is a false alarm by construction. What a cohort has too few people to show is no miss: its expectation is open,
-and it is not tested. And where an effect was not found before ComBat, that it is not found after is no success.
+Each *effect* has one analysis that should show it, named before any result (`QUESTIONS`). An effect in one named group
+is judged by its own p; one that may show in several groups by the smallest family-wise p; it counts as found if that p
+is below `ALPHA` and the sign is the planted one. One in twenty true nulls is a false alarm by construction. What a
+cohort has too few people to show is no miss, and is not tested; and where an effect was not found before ComBat, that
+it is not found after is no success.
 """
 
 from __future__ import annotations
@@ -69,9 +67,8 @@ PLANTED_RECOVERY_TABLE = Table(
 def planted_recovery(bilateral: pd.DataFrame, planted: Sequence[str], metric: str, top: int = TOP) -> dict[str, object]:
     """Which planted groups are among the first by one metric: columns of `PLANTED_RECOVERY_TABLE`.
 
-    `bilateral`: rows of ``relevance_bilateral.tsv`` of one map and the scans looked at. `planted`: bilateral groups
-    with planted disease. `metric`: ``sum``, ``density`` or ``gain``. `top`: length of the list. Raises BadInputError if
-    a planted group is not in the table.
+    `bilateral`: rows of ``relevance_bilateral.tsv`` of one map and the scans looked at. `planted`: bilateral groups,
+    which the table has. `top`: length of the list.
 
     Examples
     --------
@@ -100,10 +97,8 @@ def planted_recovery(bilateral: pd.DataFrame, planted: Sequence[str], metric: st
 def localisation(bilateral: pd.DataFrame, planted: Sequence[str]) -> dict[str, float]:
     """How concentrated positive relevance is in planted groups: columns of `PLANTED_RECOVERY_TABLE`.
 
-    `bilateral`: rows of ``relevance_bilateral.tsv`` of one map and the scans looked at. A group's sum counts as far as
-    it is positive; relevance outside all groups is left aside, as is their volume. Returns shares per scan, averaged
-    over a participant's scans, then over participants; NaN without positive relevance. Raises BadInputError if a
-    planted group is not in the table.
+    A group's sum counts as far as it is positive; relevance outside all groups is left aside, as is their volume.
+    Shares per scan are averaged over a participant's scans, then over participants; NaN without positive relevance.
     """
     _groups_with_planted(bilateral, planted)
     table = bilateral.assign(positive=bilateral["sum"].clip(lower=0), hit=bilateral["group"].isin(list(planted)))
@@ -119,15 +114,17 @@ def localisation(bilateral: pd.DataFrame, planted: Sequence[str]) -> dict[str, f
 def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
     """Compare a run's heatmaps with what was planted, and write ``group/statistics/planted_recovery.tsv``.
 
-    `layout`: with ``relevance_bilateral.tsv`` and ``predictions.tsv``. `truth_json`: ``truth/planted.json`` of the
-    cohort. Returns the table written: a row per map and metric. It has no rows if there is no true positive, or if the
-    atlas of the run has none of the planted groups; where it has some, those are looked for. Raises BadInputError if a
-    table or the truth is missing or not readable.
+    `truth_json`: ``truth/planted.json`` of the cohort. The table has no rows if there is no true positive, or if the
+    atlas of the run has none of the planted groups; where it has some, those are looked for.
     """
     bilateral = RELEVANCE_BILATERAL_TABLE.read(
         layout, ["participant_id", "scan_id", "map", "group", "n_voxels", *METRICS]
     )
-    planted = _known_planted(read_planted(truth_json), bilateral)
+    named, groups = read_planted(truth_json), set(bilateral["group"])
+    planted = tuple(name for name in named if name in groups)
+    if len(planted) < len(named):
+        unknown = ", ".join(name for name in named if name not in groups)
+        log.warning("Planted, but not in this run's atlas and not looked for: %s.", unknown)
     predictions = PREDICTIONS_TABLE.read(layout, ["participant_id", "scan_id", "outcome"])
     looked_at = predictions.loc[predictions["outcome"] == OUTCOME, ["participant_id", "scan_id"]]
     table = bilateral.merge(looked_at, on=["participant_id", "scan_id"], validate="many_to_one")
@@ -147,23 +144,10 @@ def evaluate_planted(layout: RunLayout, truth_json: Path) -> pd.DataFrame:
 
 
 def read_planted(path: Path) -> tuple[str, ...]:
-    """Names of the planted bilateral groups.
-
-    Raises BadInputError if the file is missing or does not name groups.
-    """
     planted = read_json(path, 'It must hold {"planted": [group, ...]}.').get("planted")
     if not isinstance(planted, list) or not planted or len(set(map(str, planted))) < len(planted):
         raise BadInputError(f"{path}: `planted` must name bilateral groups, each once.")
     return tuple(map(str, planted))
-
-
-def _known_planted(planted: Sequence[str], bilateral: pd.DataFrame) -> tuple[str, ...]:
-    """The planted groups that the atlas of the run has, and a warning about the others."""
-    groups = set(bilateral["group"])
-    unknown = [name for name in planted if name not in groups]
-    if unknown:
-        log.warning("Planted, but not in this run's atlas and not looked for: %s.", ", ".join(unknown))
-    return tuple(name for name in planted if name in groups)
 
 
 def _groups_with_planted(bilateral: pd.DataFrame, planted: Sequence[str]) -> list[str]:
@@ -217,10 +201,9 @@ class Question:
 
     `table`: name of a table of ``group/statistics``. `rows`: column and value of the rows to look at; ``{map}`` stands
     for the first map, ``{variable}`` for the effect's, ``{positive}`` and ``{negative}`` for the classes. `groups`:
-    only the groups that the effect names. `p`: column with the p. `estimate`: column with the estimate; its sign is
-    compared with the planted one, if there is one. `neutral`: estimate without any effect. `interval`: columns with its
-    interval; empty for none. `expected`: what to expect here; None for what the effect says. `fewest_events`: events
-    (``n_events`` of the row) below which the question is open.
+    only the groups that the effect names. `p`, `estimate`, `interval`: columns; the sign of the estimate is compared
+    with the planted one, if there is one. `neutral`: estimate without any effect. `expected`: None for what the effect
+    says. `fewest_events`: events (``n_events`` of the row) below which the question is open.
     """
 
     table: str
@@ -291,10 +274,8 @@ def evaluate_effects(
 ) -> pd.DataFrame:
     """Compare the statistics of a run with what was planted, and write ``group/statistics/planted_effects.tsv``.
 
-    `layout`: with the tables of the statistics stage; one that is missing gives rows that say so. `truth_json`:
-    ``truth/effects.json`` of the cohort. `map_name`: relevance map that is asked. `classes`: negative, positive.
-    Returns the table written. Raises BadInputError if the truth is not readable, names an effect that no analysis is
-    known for, or a table of statistics lacks a column.
+    `layout`: a table of statistics that is missing gives rows that say so. `truth_json`: ``truth/effects.json`` of the
+    cohort. `map_name`: relevance map that is asked. `classes`: negative, positive.
     """
     rows: list[dict[str, object]] = []
     words = {"map": map_name, "negative": classes[0], "positive": classes[1]}
@@ -302,22 +283,19 @@ def evaluate_effects(
         questions = QUESTIONS.get(str(effect["effect"]))
         if questions is None:
             raise BadInputError(f"{truth_json}: effect {effect['effect']!r}; known are {', '.join(QUESTIONS)}.")
-        own = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions.items()}
-        for suffix, row in own.items():
-            before = own.get(suffix.replace("_after_", "_before_"), row)
+        answers = {suffix: _answer(layout, effect, suffix, question, words) for suffix, question in questions.items()}
+        for suffix, row in answers.items():
+            before = answers.get(suffix.replace("_after_", "_before_"), row)
             if (before["result"], row["result"]) == ("not found", "not found") and before is not row:
                 row["verdict"] = "nothing to remove"
-        rows += own.values()
+        rows += answers.values()
     frame = PLANTED_EFFECTS_TABLE.frame(rows)
     PLANTED_EFFECTS_TABLE.write(layout, frame)
     return frame
 
 
 def read_effects(path: Path) -> list[dict[str, Any]]:
-    """What was planted; see `pipeline.cohort.demo.people.PlantedEffect`.
-
-    Raises BadInputError if the file is missing or an effect lacks an entry.
-    """
+    """What was planted; see `pipeline.cohort.demo.people.PlantedEffect`."""
     needed = ("effect", "planted", "variable", "groups", "direction", "magnitude", "magnitude_unit", "expected")
     remedy = f'It must hold {{"effects": [...]}}, each with {", ".join(needed)}.'
     try:
@@ -375,12 +353,8 @@ def _judged(judged: pd.DataFrame, question: Question, p: str, direction: int, ex
     fitting = judged[signs == direction] if direction else judged
     pool = fitting if len(fitting) else judged
     best = pool.sort_values(p, kind="stable").iloc[0]
-    is_right = bool(len(fitting))
-    below = bool(best[p] < ALPHA)
-    found = is_right and below
-    verdicts: Mapping[tuple[bool, bool], str] = {
-        (True, True): "as planted", (False, False): "as planted", (True, False): "missed", (False, True): "false alarm",
-    }  # fmt: skip
+    found = bool(len(fitting)) and bool(best[p] < ALPHA)
+    verdict = "as planted" if found == expected else "missed" if expected else "false alarm"
     named = best["group"] if "group" in judged.columns and isinstance(best["group"], str) else None
     low, high = (best[name] for name in question.interval) if question.interval else (None, None)
     return {
@@ -391,5 +365,5 @@ def _judged(judged: pd.DataFrame, question: Question, p: str, direction: int, ex
         "ci_high": high,
         "p": best[p],
         "result": "found" if found else "not found",
-        "verdict": verdicts[expected, found],
+        "verdict": verdict,
     }

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.records import Scan
@@ -45,26 +45,17 @@ class Variant:
     repeat: int = 1
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What became of some variants.
-
-    `jobs`: those that finished, by name of the variant and index of the fold. `whole`: names of variants of which every
-    network is there.
-    """
+class Trained(NamedTuple):
+    """What became of some variants; `jobs`: those that finished, by name of the variant and index of the fold."""
 
     outcomes: list[Outcome]
     jobs: Mapping[str, Mapping[int, Job]]
-    whole: frozenset[str]
 
 
 def trained(
     cohort: JudgedCohort, variants: Sequence[Variant], executor: Executor, digests: DigestCache, description: str
 ) -> Trained:
-    """Train what is missing, remove the checkpoints of what finished, and warn of what failed.
-
-    `description`: for the progress bar.
-    """
+    """Train what is missing, remove the checkpoints of what finished, and warn of what failed."""
     planned = training_jobs(cohort, variants, digests)
     digests.save()
     jobs = [job for by_fold in planned.values() for job in by_fold.values()]
@@ -81,8 +72,7 @@ def trained(
         name: {fold: job for fold, job in by_fold.items() if job.unit not in failed}
         for name, by_fold in planned.items()
     }
-    whole = frozenset(name for name, by_fold in planned.items() if len(finished[name]) == len(by_fold))
-    return Trained(outcomes, finished, whole)
+    return Trained(outcomes, finished)
 
 
 def training_jobs(cohort: JudgedCohort, variants: Sequence[Variant], digests: DigestCache) -> dict[str, dict[int, Job]]:
@@ -91,17 +81,15 @@ def training_jobs(cohort: JudgedCohort, variants: Sequence[Variant], digests: Di
     planned: dict[str, dict[int, Job]] = {}
     for variant in variants:
         config, layout = variant.config, dataclasses.replace(cohort.layout, networks=variant.name)
-        own_anatomy = config.objective.own_anatomy
+        own_anatomy, spec = config.objective.own_anatomy, configured_input(config)
         if own_anatomy not in versions:
             versions[own_anatomy] = registered_versions(cohort.layout, cohort.labelled, config, digests)
         planned[variant.name] = {}
         for fold in cohort.tested_folds:
             if variant.folds is None or fold.index in variant.folds:
                 scans = cohort.labelled if variant.scans is None else variant.scans(fold)
-                job = fold_job(
-                    layout, fold, scans, configured_input(config), config, versions[own_anatomy], variant.repeat,
-                    prefix=f"{variant.name}_",
-                )  # fmt: skip
+                known = versions[own_anatomy]
+                job = fold_job(layout, fold, scans, spec, config, known, variant.repeat, prefix=f"{variant.name}_")
                 planned[variant.name][fold.index] = job if variant.wrap is None else variant.wrap(job, fold)
     return planned
 

@@ -123,10 +123,8 @@ def explain(
                 reply = model(given.volume)
         unit = int(on_host(reply[0].argmax())) if target is None and reply is not None else int(target or 0)
         context = _context(entry, given, reference)
-        values = {
-            name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-            for name, value in (settings or {}).items()
-        }
+        arrays = np.generic | np.ndarray
+        values = {name: one.tolist() if isinstance(one, arrays) else one for name, one in (settings or {}).items()}
         built = entry.build(typed_settings(method, entry.record, values, "settings"), context)
         asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
         if isinstance(asked_stage, str) and reply is not None:
@@ -254,11 +252,10 @@ def networks() -> pd.DataFrame:
     >>> networks().set_index("network").loc["resnet10", "not_explained_by"]
     ['cgw1', 'inherent', 'raw-attention', 'rollout', 'vit-cx']
     """
-    rows = [
-        (name, (family.settings.__doc__ or "").splitlines()[0], sorted(family.refused))
-        for name, family in FAMILIES.items()
-    ]
-    return pd.DataFrame(rows, columns=["network", "is", "not_explained_by"])
+    names, families = list(FAMILIES), FAMILIES.values()
+    texts = [(family.settings.__doc__ or "").splitlines()[0] for family in families]
+    refused = [sorted(family.refused) for family in families]
+    return pd.DataFrame({"network": names, "is": texts, "not_explained_by": refused})
 
 
 def lrp(
@@ -341,13 +338,7 @@ def deeplift(
 
 
 def expected_gradients(
-    network: nn.Module,
-    image: Image,
-    reference: Sequence[Image],
-    *,
-    alphas: int = 8,
-    seed: int = 0,
-    **options: Any,
+    network: nn.Module, image: Image, reference: Sequence[Image], *, alphas: int = 8, seed: int = 0, **options: Any
 ) -> Explained:
     """Expected gradients, relative to images of controls.
 
@@ -384,7 +375,6 @@ def expected_gradients(
 def _explain(
     network: nn.Module, image: Image, method: str, named: dict[str, Any], options: dict[str, Any]
 ) -> Explained:
-    """What the function names, over further settings of the method."""
     warnings.warn(
         f'heatlas.{method.replace("-", "_")} will be removed; use heatlas.explain(network, image, method="{method}", '
         "settings={...}).",

@@ -55,7 +55,7 @@ class ReferencePool:
     def references(
         self, fold: int, scan: Scan, own: RunLayout, resolution_mm: float, digests: DigestCache
     ) -> tuple[Control, ...]:
-        """The reference of a scan of the run `own` with its files; raises as `of`."""
+        """The reference of a scan of the run `own` with its files."""
         if self.mean is not None:
             return (self.mean,)
         found = []
@@ -69,8 +69,6 @@ class ReferencePool:
 
         With `match`, those who differ from the scan in the fewest of sex and site come first, among them those nearest
         in age; what is unknown of either counts as a difference.
-
-        Raises BadInputError if the training part of the fold has nobody to compare with.
         """
         found = tuple(one for one in self.by_fold.get(fold, ()) if one.participant_id != scan.participant_id)
         if not found:
@@ -86,9 +84,8 @@ class ReferencePool:
 
 def _distance(one: Scan, scan: Scan, match: Sequence[str]) -> tuple[int, float]:
     """Differences in sex and site, then the difference in age; infinite where an age is unknown."""
-    unlike = sum(
-        getattr(one, name) is None or getattr(one, name) != getattr(scan, name) for name in match if name != "age"
-    )
+    pairs = [(getattr(one, name), getattr(scan, name)) for name in match if name != "age"]
+    unlike = sum(value is None or value != other for value, other in pairs)
     if "age" not in match:
         return unlike, 0.0
     return unlike, float("inf") if one.age is None or scan.age is None else abs(one.age - scan.age)
@@ -100,8 +97,6 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
     Someone with scans of two classes, or with two names (`pipeline.cohort.people.persons`) of which one is a patient's,
     is no control. The first visit represents a person. The order of people is drawn by the seed of the run and is the
     same in all folds, so that folds share as many controls as they can; it does not depend on who else there is.
-
-    `scans`: registered scans of the run.
     """
     task, other, together, attribution = task_of(config.cohort), None, False, config.attribution
     if config.training.networks_of:  # of another cohort, whose controls these networks know
@@ -118,10 +113,10 @@ def controls_of(scans: Sequence[Scan], split: Split, config: Config) -> Referenc
     labelled = [scan for scan in scans if scan.label is not None]
     firsts = []
     for person, names in same_person(scan.participant_id for scan in labelled).items():
-        own = [scan for scan in labelled if scan.participant_id in names]
-        if all(task.is_control(scan.label) for scan in own):
+        of_person = [scan for scan in labelled if scan.participant_id in names]
+        if all(task.is_control(scan.label) for scan in of_person):
             order = derived_seed(config.seed, "reference", person)
-            firsts.append((order, min(own, key=lambda scan: scan.place[1:])))
+            firsts.append((order, min(of_person, key=lambda scan: scan.place[1:])))
     firsts.sort(key=lambda pair: (pair[0], pair[1].participant_id))
     by_fold = {
         fold.index: tuple(scan for _, scan in firsts if together or scan.participant_id in set(fold.train))
@@ -137,10 +132,6 @@ def _learned_from(split: Split, scans: Sequence[Scan], config: Config) -> Split:
 
 
 def mean_controls(bundle: Bundle) -> MeanControls:
-    """The reference of an exported run.
-
-    Raises BadInputError if its file is missing or altered.
-    """
     path = bundle.layout.mean_controls
     if not path.is_file() or file_digest(path) != bundle.mean_digest:
         raise BadInputError(f"{path}: missing, or not the one that was exported (SHA-256 differs). {EXPORT_AGAIN}")
@@ -160,12 +151,10 @@ def note_on_mean(config: Config) -> str:
 
 def _registered_in(layout: RunLayout, resolution_mm: float) -> list[Scan]:
     """Kept scans of a run that have an image in template space."""
-    kept = ScanTable.read(layout).kept
-    return [
-        scan
-        for scan in kept
-        if all(path.is_file() for path in layout.scan(scan.participant_id, scan.session_id, resolution_mm).images)
+    kept = [
+        (one, layout.scan(one.participant_id, one.session_id, resolution_mm)) for one in ScanTable.read(layout).kept
     ]
+    return [scan for scan, files in kept if all(path.is_file() for path in files.images)]
 
 
 STEPS = 2**16
@@ -224,10 +213,6 @@ def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: 
 
 
 def read_norms(bundle: Bundle) -> pd.DataFrame | None:
-    """The norms of an exported run; None if it had no regions.
-
-    Raises BadInputError if the table is missing or altered, has no row, or a cell of it is no number.
-    """
     path = bundle.layout.norms
     if bundle.norms_digest and (not path.is_file() or file_digest(path) != bundle.norms_digest):
         raise BadInputError(f"{path}: missing, or not the one that was exported (SHA-256 differs). {EXPORT_AGAIN}")

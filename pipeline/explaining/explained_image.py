@@ -64,10 +64,7 @@ class GivenImage:
 
 
 def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
-    """Read an image, in the precision and on the device of `like`.
-
-    Raises BadInputError if it cannot be read, has the wrong number of axes or values that are no finite numbers.
-    """
+    """Read an image of finite numbers, in the precision and on the device of `like`."""
     affine, nowhere = np.eye(4), "the image was an array, and nothing says where its voxels are. Give an image"
     space = UNSTATED
     if isinstance(image, str | Path):
@@ -143,30 +140,21 @@ def _codes(header: Any) -> list[int]:
 
 
 def _without_place(header: Any) -> str:
-    """Why a header says nothing about the place of the voxels; empty if it does."""
     codes = _codes(header)
     if not codes and isinstance(header, AnalyzeHeader):
         return "Analyze images do not say which side is left. Convert the image to NIfTI, in its right orientation"
-    if codes and not any(codes):
-        return (
-            "sform_code and qform_code in the header of the image are 0, so nothing says where its voxels are. Set one"
-        )
-    return ""
+    unset = "sform_code and qform_code in the header of the image are 0, so nothing says where its voxels are. Set one"
+    return unset if codes and not any(codes) else ""
 
 
 def given_controls(reference: Sequence[Image], image: GivenImage) -> Reference | None:
-    """The reference of an image, of a sequence of images; None if it is empty.
-
-    Raises BadInputError if one of them lies on another grid than the image, or cannot be used.
-    """
+    """The reference of an image, of a sequence of images on its grid; None if it is empty."""
     if not reference:
         return None
-    names = [
-        str(control) if isinstance(control, str | Path) else f"reference {n}" for n, control in enumerate(reference, 1)
-    ]
-    volumes = []
+    names, volumes = [], []
     for number, control in enumerate(reference, 1):
-        read = given_image(control, image.volume, names[number - 1])
+        names.append(str(control) if isinstance(control, str | Path) else f"reference {number}")
+        read = given_image(control, image.volume, names[-1])
         elsewhere = not (image.nowhere or read.nowhere) and not np.allclose(read.affine, image.affine, atol=1e-3)
         if elsewhere or read.volume.shape != image.volume.shape:
             raise BadInputError(
@@ -184,11 +172,7 @@ def _repeated(value: Tensor, volumes: int) -> Tensor:
 
 
 class WithOthers(nn.Module):
-    """A network with all inputs but the volume given.
-
-    `others`: each (1, ...); every volume of a batch gets the same. `by_name`: whether they are passed by name, not by
-    place.
-    """
+    """A network with all inputs but the volume given, by name or by place; every volume of a batch gets the same."""
 
     def __init__(self, network: nn.Module, others: Mapping[str, Tensor], by_name: bool) -> None:
         super().__init__()
@@ -203,8 +187,6 @@ class WithOthers(nn.Module):
 
 def fixed_inputs(others: Others, like: Tensor) -> dict[str, Tensor]:
     """Further inputs as tensors by name or place, those of floats in the precision and on the device of `like`.
-
-    Raises UsageError for one that is no number, array or tensor of one row.
 
     Examples
     --------
@@ -332,14 +314,11 @@ class Explained:
     def _numbers(self) -> dict[str, Any]:
         names = ("method", "target", "value", "reference_value", "missing", "nowhere")
         others = {name: values.tolist() for name, values in self.others.items()}
-        return {name: getattr(self, name) for name in names} | {
-            "settings": dict(self.attribution.parameters), "others": others,
-        }  # fmt: skip
+        numbers = {name: getattr(self, name) for name in names}
+        return numbers | {"settings": dict(self.attribution.parameters), "others": others}
 
 
 def explained(answer: Attribution, method: str, image: GivenImage, others: Mapping[str, Tensor]) -> Explained:
-    """The first volume of an answer of the engine."""
-
     def written(values: Tensor) -> Any:
         made: Any = nib.Nifti1Image(on_host(values.float()).numpy(), image.affine)  # type: ignore[no-untyped-call]
         made.set_sform(image.affine, image.space)

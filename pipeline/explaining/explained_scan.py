@@ -48,10 +48,9 @@ PREDICTED = "predicted"
 class Explanation:
     """What is asked.
 
-    `entry`: the method. `settings`: those that differ from the method's defaults. `target`: a class, or `PREDICTED`.
-    `stage`: boundary at which it is asked; None for where the method is usually asked. `start`: value of the target
-    that is explained. `label`: names tables and units of work. `names`: names of the maps, in the order in which the
-    method makes them.
+    `settings`: those that differ from the method's defaults. `target`: a class, or `PREDICTED`. `stage`: boundary at
+    which it is asked; None for where the method is usually asked. `start`: value of the target that is explained.
+    `label`: names tables and units of work. `names`: of the maps, in the order in which the method makes them.
     """
 
     entry: Entry
@@ -87,11 +86,7 @@ def asked_for(
     start: StartValue,
     usual: Mapping[str, int | str],
 ) -> Explanation:
-    """An explanation asked for by hand, named by its method and by all that is not usual.
-
-    `entry`, `settings`, `target`, `stage`, `start`: as of `Explanation`. `usual`: ``target``, ``stage`` and ``start``
-    where nothing else is asked for.
-    """
+    """An explanation asked for by hand, named by its method and by all that is not `usual`."""
     asked: dict[str, Setting] = {"target": target, "stage": stage, "start": start}
     unusual = {name: value for name, value in asked.items() if value != usual.get(name)}
     unusual |= {name: settings[name] for name in sorted(settings)}
@@ -145,7 +140,6 @@ class ExplainedScan:
 
     @property
     def maps(self) -> dict[str, Tensor]:
-        """(D, H, W) by name."""
         return {name: attribution.values[0, 0] for name, attribution in self.attributions.items()}
 
 
@@ -171,8 +165,7 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
 
     `outputs`: ``regions``, and what is wanted of ``audit``, ``ledger``, ``channels``, each map (by its name) and its
     sidecar. Returns ``<map>.target`` and ``<map>.start_value`` of each map; ``<map>.map_sum`` and losses of one with a
-    ledger; `EVIDENCE_ACCOUNT` of an evidence map. Raises BadInputError if a network or the scan cannot be read or do
-    not fit, or a network has seen the participant. Raises UsageError if a method is not defined for the network.
+    ledger; `EVIDENCE_ACCOUNT` of an evidence map.
     """
     explained = explained_scan(task)
     for explanation in task.explanations:
@@ -183,10 +176,7 @@ def explain_scan(outputs: Mapping[str, Path], task: ScanToExplain) -> Mapping[st
 
 
 def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None) -> ExplainedScan:
-    """Make the maps of one scan, of several networks their means; raises as `explain_scan`.
-
-    `seen` (C, D, H, W) is what the networks see; it is read if not given.
-    """
+    """Make the maps of one scan, of several networks their means; `seen` (C, D, H, W) is read if not given."""
     device = chosen_device(task.training)
     first: LoadedModel | None = None
     means: dict[str, RunningMean] = {}
@@ -209,7 +199,6 @@ def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None)
 
 
 def answers_of(network: Network, loaded: LoadedModel, volume: Tensor, task: ScanToExplain) -> dict[str, Attribution]:
-    """Maps of a scan by one network, by name."""
     surroundings = RunContext(task.atlas, loaded.input.box, network.reference(volume.device))
     found: dict[str, Attribution] = {}
     for asked in task.explanations:
@@ -237,20 +226,16 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
     spec, maps = explained.loaded.input, explained.maps
     evidence = [name for name, answer in explained.attributions.items() if is_evidence(answer)]
     errors = {name: one.errors[0, 0] for name, one in explained.attributions.items() if one.errors is not None}
-    members = dict(_with_members(explained, evidence))
-    write_region_table(
-        outputs["regions"], task.scan, maps, task.atlas, spec.template_grid, spec.box, evidence, errors, members
-    )
+    of_ensembles = {name: explained.attributions[name].members for name in evidence}
+    members = {name: found[:, 0, 0] for name, found in of_ensembles.items() if found is not None}
+    place = task.atlas, spec.template_grid, spec.box
+    write_region_table(outputs["regions"], task.scan, maps, *place, evidence, errors, members)
     if "audit" in outputs:
-        write_audit_table(
-            outputs["audit"], task.scan, maps, on_host(explained.volume).numpy(), task.files.brain_mask, task.atlas,
-            spec.template_grid, spec.box,
-        )  # fmt: skip
+        volume = on_host(explained.volume).numpy()
+        write_audit_table(outputs["audit"], task.scan, maps, volume, task.files.brain_mask, *place)
     if "channels" in outputs:
         channels = {name: one.channels[0] for name, one in explained.attributions.items() if one.channels is not None}
-        write_channel_table(
-            outputs["channels"], task.scan, channels, spec.images, task.atlas, spec.template_grid, spec.box
-        )
+        write_channel_table(outputs["channels"], task.scan, channels, spec.images, *place)
     facts: dict[str, Any] = {}
     for name, answer in explained.attributions.items():
         facts[f"{name}.target"] = explained.loaded.classes[answer.target]
@@ -261,12 +246,6 @@ def write_scan_tables(outputs: Mapping[str, Path], explained: ExplainedScan, tas
         ledgers = [one.ledger.frame(name, 0) for name, one in explained.attributions.items() if one.ledger is not None]
         LEDGER_TABLE.write(outputs["ledger"], pd.concat(ledgers, ignore_index=True))
     return facts
-
-
-def _with_members(explained: ExplainedScan, evidence: Sequence[str]) -> list[tuple[str, Tensor]]:
-    """Evidence maps (M, D, H, W) of the members of ensembles, by name."""
-    found = ((name, explained.attributions[name].members) for name in evidence)
-    return [(name, maps[:, 0, 0]) for name, maps in found if maps is not None]
 
 
 def is_evidence(answer: Attribution) -> bool:
@@ -287,18 +266,14 @@ def _evidence_account(answer: Attribution, task: ScanToExplain) -> dict[str, flo
     assert answer.reference_value is not None
     evidence, reference = (float(on_host(one[0])) for one in (answer.start_value, answer.reference_value))
     total = float(on_host(sum_per_volume(answer.values)[0]))
-    of_controls = torch.cat([
-        start_values(network.control_logits(answer.values.device), answer.target, "evidence")
-        for network in task.networks
-    ])  # fmt: skip
+    logits = [network.control_logits(answer.values.device) for network in task.networks]
+    of_controls = torch.cat([start_values(one, answer.target, "evidence") for one in logits])
     distance = float((evidence - on_host(of_controls).double()).abs().mean())
     error = total - (evidence - reference)
     drawn = None if answer.sampling_error is None else float(on_host(answer.sampling_error[0]))
     controls = {one.name: one.count for network in task.networks for one in network.controls}
-    values = (
-        evidence, reference, total, error, share(error, distance), drawn,
-        None if drawn is None else share(drawn, distance), sum(controls.values()),
-    )  # fmt: skip
+    shares = share(error, distance), None if drawn is None else share(drawn, distance)
+    values = evidence, reference, total, error, shares[0], drawn, shares[1], sum(controls.values())
     return dict(zip(EVIDENCE_ACCOUNT, values, strict=True))
 
 
@@ -314,7 +289,6 @@ def share(error: float, distance: float) -> float | None:
 
 
 def _account(answer: Attribution) -> dict[str, float]:
-    """The ledger of the one volume of a job, summed over layers; empty without a ledger."""
     ledger = answer.ledger
     if ledger is None:
         return {}
@@ -324,7 +298,6 @@ def _account(answer: Attribution) -> dict[str, float]:
 
 
 def _compared(answer: Attribution, task: ScanToExplain) -> dict[str, Any]:
-    """Facts of the sidecar about the reference; none for a map without one."""
     if answer.reference_value is None:
         return {}
     people = sorted({one.name for network in task.networks for one in network.controls})
@@ -334,7 +307,6 @@ def _compared(answer: Attribution, task: ScanToExplain) -> dict[str, Any]:
 def _write_map(
     outputs: Mapping[str, Path], name: str, asked: Explanation, explained: ExplainedScan, task: ScanToExplain
 ) -> None:
-    """Write a map and its sidecar."""
     answer, spec = explained.attributions[name], explained.loaded.input
     values = from_network(on_host(answer.values[0, 0]).numpy(), spec)
     target, settings = explained.loaded.classes[answer.target], answer.parameters

@@ -37,16 +37,12 @@ class ReferenceScan:
         return self.files.participant_id
 
     def seen(self, spec: NetworkInput) -> NDArray[np.float32]:
-        """What a network sees of it, (C, D, H, W)."""
         return read_channels(self.files, spec)
 
 
 @dataclass(frozen=True)
 class MeanControls:
-    """The mean of controls as networks see them, where no scan of a single one is at hand.
-
-    `path`: on the template grid. `digest`: of the file. `count`: control scans, one per person.
-    """
+    """The mean of controls on the template grid, where no scan of a single one is at hand; `count`: of them."""
 
     path: Path
     digest: str
@@ -66,10 +62,7 @@ Control = ReferenceScan | MeanControls
 
 @dataclass(frozen=True)
 class Network:
-    """A trained network by its files, and the controls that a scan is compared with.
-
-    `weights_digest`: digest of its weights. `controls`: empty where nothing that is asked compares with controls.
-    """
+    """A trained network by its files, and the controls that a scan is compared with; none where nothing compares."""
 
     fold: int
     files: FoldFiles
@@ -77,14 +70,10 @@ class Network:
     controls: tuple[Control, ...] = ()
 
     def load(self, device: torch.device) -> LoadedModel:
-        """The network on a device; raises as `load_model`."""
         return _model(self.files, self.weights_digest, device)
 
     def reference(self, device: torch.device) -> Reference | None:
-        """Volumes of the controls and what the network answers to them; None without controls.
-
-        Raises BadInputError if the network was not trained with one of them, or a scan cannot be read.
-        """
+        """Volumes of the controls, whom the network was trained with, and what it answers to them; None without any."""
         if not self.controls:
             return None
         loaded, people = self.load(device), tuple(one.name for one in self.controls)
@@ -102,9 +91,8 @@ class Network:
             Reference(volumes, people, self._answers(device)[:, number], _memory(self, device, number), (), stands_for)
             for number in range(count if count > 1 else 0)
         ]
-        return Reference(
-            volumes, people, self.control_logits(device), _memory(self, device), tuple(members), stands_for
-        )
+        logits = self.control_logits(device)
+        return Reference(volumes, people, logits, _memory(self, device), tuple(members), stands_for)
 
     def control_logits(self, device: torch.device) -> Tensor:
         """What the network answers to its controls, (R, K)."""
@@ -135,7 +123,6 @@ def _memory(network: Network, device: torch.device, member: int = -1) -> Memory:
 
 @functools.lru_cache(maxsize=4096)
 def _logits(network: Network, control: Control, device: torch.device) -> Tensor:
-    """(1, members, K)."""
     loaded = network.load(device)
     volume = _volume(control, loaded.input).to(device)
     with torch.no_grad(), exact_float32(device):

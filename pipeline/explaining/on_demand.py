@@ -62,11 +62,11 @@ EXPLAINED_BILATERAL_TABLE = Table(
 class ExplanationRequest:
     """A request as typed.
 
-    `methods`, `settings`: names, and ``key=value`` for all of them; ``method:key=value`` for one. `target`: a class,
-    ``predicted``, or None for the class that the run explains. `stage`: number or layer; None for where each method is
-    usually asked. `start`: None for what the run starts from (LRP and guided backpropagation), the evidence (methods
-    relative to controls) or the logit (all others). `participants`, `scans`: participants with or without ``sub-``;
-    scan ids or BIDS names. Both empty: every scan.
+    `settings`: ``key=value`` for all methods; ``method:key=value`` for one. `target`: a class, ``predicted``, or None
+    for the class that the run explains. `stage`: number or layer; None for where each method is usually asked. `start`:
+    None for what the run starts from (LRP and guided backpropagation), the evidence (methods relative to controls) or
+    the logit (all others). `participants`, `scans`: participants with or without ``sub-``; scan ids or BIDS names. Both
+    empty: every scan.
     """
 
     methods: tuple[str, ...]
@@ -82,10 +82,6 @@ def show_scans(work: Work, request: ExplanationRequest, atlas: Atlas) -> list[Ou
     """Write maps, region sums and tables of the scans of a run; one outcome per method and chosen scan.
 
     Nothing is written before the whole request has been checked.
-
-    Raises UsageError for a method, setting, target, stage or scan that does not exist, or a scan that no network may
-    explain. Raises BadInputError if a network cannot be read, or was trained on one of its test participants in
-    ``splits.tsv``.
     """
     layout, config, scans = ExplanationLayout(work.layout.root), work.config, work.scans
     able, closed = explainable(work)
@@ -127,11 +123,7 @@ def show_scans(work: Work, request: ExplanationRequest, atlas: Atlas) -> list[Ou
 def chosen_scans(
     request: ExplanationRequest, scans: Sequence[Scan], able: Mapping[str, int], shut: Mapping[str, str]
 ) -> list[Scan]:
-    """Scans of a request, in the order of the run; `able` and `shut` as from `explainable`.
-
-    Raises UsageError for a participant or scan that the run does not have or may not explain, or if there is none at
-    all.
-    """
+    """Scans of a request, in the order of the run; `able` and `shut` as from `explainable`."""
     kept = {scan.participant_id for scan in scans}
     people = {participant_named(name, kept) for name in request.participants}
     wanted = set(request.scans)
@@ -141,10 +133,9 @@ def chosen_scans(
     unknown = sorted(wanted - {name for scan in scans for name in (scan.scan_id, scan.name)})
     if unknown:
         raise UsageError(_not_kept("--scan", unknown[0], [scan.name for scan in scans]))
-    chosen = [
-        scan for scan in scans
-        if (not people and not wanted) or scan.participant_id in people or {scan.scan_id, scan.name} & wanted
-    ]  # fmt: skip
+    everyone = not people and not wanted
+    named = [scan for scan in scans if scan.participant_id in people or {scan.scan_id, scan.name} & wanted]
+    chosen = list(scans) if everyone else named
     closed = [scan for scan in chosen if scan.scan_id not in able]
     if closed and (people or wanted):
         raise UsageError(f"{closed[0].name}: no network of this run may explain it: {shut[closed[0].scan_id]}")
@@ -156,7 +147,6 @@ def chosen_scans(
 
 
 def _not_kept(option: str, name: str, kept: Sequence[str]) -> str:
-    """Which names the run has, the first few, and where the others are."""
     shown = f"{', '.join(kept[:LISTED])}{', ...' if len(kept) > LISTED else ''}"
     return (
         f"{option} {name}: not among the kept scans of this run. Write one of {shown} ({len(kept)}; scans.tsv lists "
@@ -165,10 +155,7 @@ def _not_kept(option: str, name: str, kept: Sequence[str]) -> str:
 
 
 def checked_explanations(request: ExplanationRequest, loaded: LoadedModel, config: Config) -> list[Explanation]:
-    """One explanation per method, each checked against its record and the layers of the network.
-
-    Raises UsageError for an unknown method, setting, target or stage.
-    """
+    """One explanation per method, each checked against its record and the layers of the network."""
     target = request.target or task_of(config.cohort).explained
     if target != PREDICTED and target not in loaded.classes:
         raise UsageError(f"--target {target}: write {PREDICTED}, {' or '.join(loaded.classes)}.")
@@ -215,11 +202,8 @@ def explainable(work: Work) -> tuple[dict[str, int], dict[str, str]]:
     for scan in work.scans:
         fold = unseen_fold(split, scan.participant_id)
         if scan.label is not None and scan.participant_id not in in_a_fold:
-            closed[scan.scan_id] = (
-                f"{SPLITS_TABLE.path(layout)} has no row of {scan.participant_id}, who is {scan.label} in "
-                f"{SCANS_TABLE.file}. "
-                f"{REMEDY}"
-            )
+            who = f"{scan.participant_id}, who is {scan.label} in {SCANS_TABLE.file}"
+            closed[scan.scan_id] = f"{SPLITS_TABLE.path(layout)} has no row of {who}. {REMEDY}"
         elif fold is None:
             closed[scan.scan_id] = SEEN
         elif lacking := _lacking(work, scan, layout.fold(fold).description):
@@ -262,10 +246,8 @@ def _write_tables(layout: ExplanationLayout, asked: Explanation, jobs: Iterable[
         if result is not None:
             columns = ["map", *_OF_RUN.meanings]
             table = RELEVANCE_TABLE.read(job.outputs["regions"], columns)[columns]
-            head = {
-                name: table["map"].map({label: result[f"{label}.{name}"] for label in asked.names})
-                for name in _OF_A_MAP
-            }
+            facts = {name: {label: result[f"{label}.{name}"] for label in asked.names} for name in _OF_A_MAP}
+            head = {name: table["map"].map(by_map) for name, by_map in facts.items()}
             frames.append(table.assign(fold=job.arguments[0].networks[0].fold, **head))
     if not frames:
         return

@@ -72,9 +72,8 @@ def own_rows(
 ) -> pd.DataFrame:  # fmt: skip
     """Rows of one scan, without its names: every map, the rest and every region of the segmentation.
 
-    `maps`: on one grid. `labels`: the segmentation on this grid. `volumes`: volume in mm³ of every region of the
-    segmentation as given, also of those that this grid does not hold. `names`: name and hemisphere of the numbers that
-    have one.
+    `maps`, `labels`: on one grid. `volumes`: in mm³ of every region of the segmentation as given, also of those that
+    this grid does not hold. `names`: name and hemisphere of the numbers that have one.
 
     Examples
     --------
@@ -85,18 +84,12 @@ def own_rows(
     """
     numbers = np.array([REST, *sorted(set(volumes) - {REST})])
     place = np.searchsorted(numbers, labels.ravel(order="F"))
-    named = {**names, REST: (REST_NAME, "")}
-    said = [named.get(number, ("", "")) for number in numbers.tolist()]
+    known = {**names, REST: (REST_NAME, "")}
+    named = [known.get(number, ("", "")) for number in numbers.tolist()]
     voxels = np.bincount(place, minlength=len(numbers))
-    common = pd.DataFrame(
-        {
-            "region": numbers,
-            "name": [name or None for name, _ in said],
-            "hemisphere": [side or None for _, side in said],
-            "n_voxels": voxels,
-            "volume_mm3": [volumes.get(number, np.nan) if number != REST else np.nan for number in numbers.tolist()],
-        }
-    )
+    sizes = [volumes.get(number, np.nan) if number != REST else np.nan for number in numbers.tolist()]
+    columns = {"name": [name or None for name, _ in named], "hemisphere": [side or None for _, side in named]}
+    common = pd.DataFrame({"region": numbers, **columns, "n_voxels": voxels, "volume_mm3": sizes})
     blocks = []
     for name, values in maps.items():
         added = np.bincount(place, weights=values.ravel(order="F").astype(np.float64), minlength=len(numbers))
@@ -106,22 +99,18 @@ def own_rows(
 
 
 def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, float]:
-    """Job: write the table of one scan."""
     grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
     placed = task.scan.entry == "template"
     with shown_as(task.labels, "the segmentation of the scan"):
         labels, volumes = labels_in_template(task.labels, task.files, grid, placed=placed)
     inside = share_inside(labels != REST, task.files.brain_mask, grid)
     if inside < INSIDE:
-        raise BadInputError(
-            f"{outside_brain('the segmentation of the scan', inside)} Give one in the space of the image "
-            "(docs/inputs.md)."
-        )
+        outside = outside_brain("the segmentation of the scan", inside)
+        raise BadInputError(f"{outside} Give one in the space of the image (docs/inputs.md).")
     maps = {name: read_map(task.files.relevance_map(name), grid) for name in task.maps}
     scan = task.scan
-    rows = own_rows(maps, labels, volumes, names_of_regions(task.labels, task.label_table)).assign(
-        participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id
-    )
+    rows = own_rows(maps, labels, volumes, names_of_regions(task.labels, task.label_table))
+    rows = rows.assign(**{name: getattr(scan, name) for name in ("participant_id", "session_id", "scan_id")})
     OWN_REGIONS_TABLE.write(outputs["table"], rows[list(OWN_REGIONS_TABLE.meanings)])
     return {"regions": len(volumes)}
 
@@ -129,7 +118,7 @@ def sum_own_regions(outputs: dict[str, Path], task: OwnRegions) -> Mapping[str, 
 def add_own_regions(work: Work, scans: Sequence[Scan], map_names: Sequence[str]) -> list[Outcome]:
     """Write ``relevance_own_regions.tsv`` of all scans that have a segmentation; remove it where none has.
 
-    `scans`: explained, with the paths of their images. Returns one per scan with a segmentation.
+    `scans`: explained, with the paths of their images.
     """
     layout, input_root, config, digests = work.layout, work.input_root, work.config, work.digests
     kept = scans if config.attribution.keep_maps == "all" else []

@@ -1,15 +1,11 @@
 """Mean maps without maps of single scans: scans explained in parts, whose maps are added up as they are made.
 
-With ``keep_maps = "group"`` a unit of work is a part: up to `PART` test scans of one fold and one outcome, explained
-one after the other by one network, their maps added in float64. A part is what a killed run repeats at most, what runs
-beside other parts, and what is kept, so that a second run does nothing: one sum per map and part. One unit per fold
-would keep fewer sums, but has hours of work to lose and no more workers than folds; a single split has one fold.
+With ``keep_maps = "group"`` a unit of work is a part: up to `PART` test scans of one fold and one outcome, their maps
+added in float64. A part is what a killed run repeats at most, and what is kept: one sum per map. While a scan is
+explained, the next is read and the tables of the one before are written, by other threads.
 
-While a scan is explained, the next is read and the tables of the one before are written, by other threads.
-
-A part does not fail for one scan: it goes on. The tables of each scan (or what went wrong) go to a unit of work of that
-scan, which puts them in their place, so that receipts, failures and accounts are as in any other run. A part with a
-failed scan is done again on the next call, as a failed scan would be.
+A part does not fail for one scan. The tables of each scan (or what went wrong) go to a unit of work of that scan, so
+that receipts, failures and accounts are as in any other run. A part with a failed scan is done again on the next call.
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ import errno
 import json
 import traceback
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -85,18 +82,17 @@ def explain_in_parts(
         if known is not None and known["failed"]:
             layout.receipt(STAGE, part.job.unit).unlink()
     done = run_jobs(layout, [part.job for part in parts], executor, "heatmaps")
+    summed = set()
     for part, outcome in zip(parts, done, strict=True):
         if not outcome.ok:
             part.job.outputs["scans"].unlink(missing_ok=True)  # of an earlier state of these scans
-        for job in part.scan_jobs:  # tables from before that are in no sum must not pass for finished
-            if not outcome.ok or job.unit in json.loads(outcome.result["failed_scans"]):
+        for job in part.scan_jobs:
+            if outcome.ok and job.unit not in json.loads(outcome.result["failed_scans"]):
+                summed.add(job.unit)
+            else:  # tables from before that are in no sum must not pass for finished
                 layout.receipt(job.stage, job.unit).unlink(missing_ok=True)
     by_unit = {job.unit: job for part in parts for job in part.scan_jobs}
     taken = run_jobs(layout, [by_unit[job.unit] for job in jobs], executor, "tables")
-    summed = {
-        job.unit for part, outcome in zip(parts, done, strict=True) if outcome.ok
-        for job in part.scan_jobs if job.unit not in json.loads(outcome.result["failed_scans"])
-    }  # fmt: skip
     _write_table(layout, parts, summed)
     wanted = {path for part in parts for path in part.job.outputs.values()}
     for path in {*layout.partial_sums.glob("fold-*_sums.npz"), *layout.partial_sums.glob("fold-*_scans.zip")} - wanted:
@@ -108,8 +104,7 @@ def explain_in_parts(
 def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[str, Any]:
     """Explain the scans of a part and add up their maps; the work of one job.
 
-    `outputs`: ``sums``, and ``scans`` for the tables of each scan, or the reason why there are none. Returns
-    ``failed``, how many scans, and ``failed_scans``, their names as JSON.
+    `outputs`: ``sums``, and ``scans`` for the tables of each scan, or the reason why there are none.
     """
     sums: dict[str, Tensor] = {}
     box: Box | None = None
@@ -140,17 +135,15 @@ def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[st
 def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[str, Any]:
     """Put the tables of one scan of a part in their place; the work of one job.
 
-    Returns what `explain_scan` does. Raises HeatlasError: what went wrong with this scan, as it was raised while the
-    part was explained.
+    Raises what went wrong with this scan, as it was raised while the part was explained.
     """
     try:
         with zipfile.ZipFile(archive) as stored:
             if f"{name}/failure.json" in stored.namelist():
                 failure = json_object(stored.read(f"{name}/failure.json"))
                 kinds = {kind.__name__: kind for kind in HeatlasError.__subclasses__()}
-                raise kinds.get(failure["kind"], RuntimeError)(failure["message"]) from RuntimeError(
-                    failure["traceback"]
-                )
+                raised = kinds.get(failure["kind"], RuntimeError)(failure["message"])
+                raise raised from RuntimeError(failure["traceback"])
             for short, path in outputs.items():
                 path.write_bytes(stored.read(f"{name}/{short}"))
             return json_object(stored.read(f"{name}/facts.json"))
@@ -187,14 +180,12 @@ def _one_ahead(
     beside: Executor, function: Callable[[Item], Made], items: Iterable[Item]
 ) -> Iterator[tuple[Item, Future[Made]]]:
     """Each item with what a function makes of it in another thread, while the next item is made and used."""
-    before: tuple[Item, Future[Made]] | None = None
+    begun: deque[tuple[Item, Future[Made]]] = deque()
     for item in items:
-        this = item, beside.submit(function, item)
-        if before is not None:
-            yield before
-        before = this
-    if before is not None:
-        yield before
+        begun.append((item, beside.submit(function, item)))
+        if len(begun) > 1:
+            yield begun.popleft()
+    yield from begun
 
 
 def _explained(beside: Executor, scans: Sequence[ScanToExplain]) -> Iterator[tuple[ScanToExplain, Found]]:
@@ -212,7 +203,6 @@ def _read(scan: ScanToExplain) -> NDArray[np.float32]:
 
 
 def _tables_of(explained: tuple[ScanToExplain, Found], scratch: Path) -> dict[str, Any]:
-    """Write the tables of a scan; return what its receipt keeps."""
     scan, found = explained
     if isinstance(found, Exception):
         raise found
@@ -230,7 +220,6 @@ def _described(error: Exception) -> dict[str, str]:
 
 
 def _write_table(layout: RunLayout, parts: Sequence[_Part], summed: set[str]) -> None:
-    """List the scans whose maps are in the sums."""
     rows = []
     for part in parts:
         for job in part.scan_jobs:

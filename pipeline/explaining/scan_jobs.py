@@ -61,7 +61,7 @@ class JobMaker:
     ) -> Job:
         """A job that explains a scan; its key holds the code of its network and methods, and of no others.
 
-        Raises BadInputError if something that is asked compares with controls, and a network was trained without any.
+        Refuses what compares with controls, where a network was trained without any.
         """
         networks = []
         for fold in folds:
@@ -81,21 +81,14 @@ class JobMaker:
 def require_all_defined(
     model: nn.Module, spec: NetworkInput, atlas: PackedAtlas, explanations: Sequence[Explanation]
 ) -> None:
-    """Refuse methods that are not defined for a network, before any scan is read; its weights do not matter.
-
-    Raises UsageError as the method raises it.
-    """
+    """Refuse methods that are not defined for a network, before any scan is read; its weights do not matter."""
     for asked in explanations:
         method, stage = asked.build(RunContext(atlas, spec.box)), asked.stage_in(model)
         require_defined(model, spec.shape, method, stage, asked.start, spec.channels)
 
 
 def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
-    """What ``[attribution]`` asks of every scan.
-
-    Raises UsageError for a method or setting that does not exist, a value that the method refuses, or settings of a
-    method that is not listed.
-    """
+    """What ``[attribution]`` asks of every scan."""
     attribution = config.attribution
     require_listed(attribution.methods, attribution.settings, "configuration: attribution.settings:")
     found = []
@@ -106,10 +99,8 @@ def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
         family_of(config.model).require_method(name)
         settings = {**_of_the_run(name, texts, config), **_read(entry, texts)}
         _require_values(entry, settings)
-        start = usual_start(entry, config)
-        found.append(
-            Explanation(entry, settings, task_of(config.cohort).explained, None, start, names[0], tuple(names))
-        )
+        target, start = task_of(config.cohort).explained, usual_start(entry, config)
+        found.append(Explanation(entry, settings, target, None, start, names[0], tuple(names)))
     names = [name for one in found for name in one.names]
     for name in names:
         if names.count(name) > 1:
@@ -141,8 +132,6 @@ def require_explained(config: Config) -> None:
     """Let the methods of ``[attribution]`` explain a made-up volume by the user's own network, which nobody knows.
 
     Those that only ask for many outputs, of masked volumes or of an atlas' regions, take every network.
-
-    Raises UsageError, BadInputError as a method refuses the network.
     """
     task, spec = task_of(config.cohort), configured_input(config)
     network = build_network(config.model, spec.shape, len(task.outputs), spec.channels)
@@ -155,13 +144,11 @@ def require_explained(config: Config) -> None:
         try:
             attribute_all(network, volume, len(task.outputs) - 1, method, asked.stage_in(network), asked.start)
         except HeatlasError as error:
-            raise type(error)(
-                f"attribution.methods: {asked.entry.name} does not explain this network: {error}"
-            ) from error
+            refused = f"attribution.methods: {asked.entry.name} does not explain this network: {error}"
+            raise type(error)(refused) from error
 
 
 def require_listed(methods: Sequence[str], settings: Sequence[str], where: str) -> None:
-    """Refuse settings of a method that is not among `methods`."""
     for text in settings:
         name, colon, _ = text.partition("=")[0].partition(":")
         if colon and name.strip() not in methods:

@@ -1,12 +1,9 @@
 """The attribution stage: each scan explained by the networks that have not seen its participant.
 
-One unit of work per scan: the sums of its maps over regions, its ledger, and its maps with their sidecars where maps
-are kept. The target is the positive class for every scan, patients and controls alike, so that all maps answer one
-question: what speaks for the positive class here? Where a number is predicted, it is the number.
-
-A labelled scan is explained by the network of the fold that tests it. A scan outside the contrast (MCI) is explained by
-all networks that answered, and its maps are means; its receipts are those of a stage of their own, so that they cannot
-pass for those of a labelled scan if its label comes or goes.
+One unit of work per scan. The target is the positive class for every scan, patients and controls alike, so that all
+maps answer one question: what speaks for the positive class here? Where a number is predicted, it is the number. A scan
+outside the contrast (MCI) is explained by all networks that answered, and its maps are means; its receipts are those of
+a stage of their own, so that they cannot pass for those of a labelled scan if its label comes or goes.
 
 Which maps are kept (``keep_maps``) decides what is written, not what is computed: going from "all" to "none" makes
 nothing stale. Maps of single scans that are no longer kept or asked for are removed, or they would be read beside
@@ -18,7 +15,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
@@ -101,20 +97,14 @@ CONSERVATION_APPLIED_TABLE = replace(
 
 
 def explain_scans(
-    work: Work,
-    scans: Sequence[Scan],
-    predictions: pd.DataFrame,
-    atlas: Atlas,
-    labelled: Sequence[Scan] | None = None,
+    work: Work, scans: Sequence[Scan], predictions: pd.DataFrame, atlas: Atlas, labelled: Sequence[Scan] | None = None
 ) -> list[Outcome]:
     """Write region tables, ledgers, the tables of accounts and the maps that are kept, of labelled scans.
 
     `scans`: registered scans. Those outside the contrast, and those in no test set (of a single split), have no network
     that may explain them and are left out. `predictions`: ``predictions.tsv``; partial sums are taken by outcome.
     `atlas`: on the template grid. `labelled`: registered, with a label; the scans that the networks were trained with
-    are among them. By default `scans`. Returns one per scan explained. Raises UsageError if ``[attribution]`` names a
-    method or setting that does not exist. Raises BadInputError if maps are to be added up by outcome and a scan has no
-    prediction, or if a method compares with controls and a network was trained without any.
+    are among them. By default `scans`.
     """
     layout, config = work.layout, work.config
     folds = {scan.scan_id: work.split.fold_of_test(scan.participant_id) for scan in scans if scan.label is not None}
@@ -140,15 +130,12 @@ def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan],
     """Write the same of scans outside the contrast.
 
     `scans`: registered, without a label, and in ``predictions_applied.tsv``: the networks that answered explain them.
-    `labelled`: registered, with a label; the scans that the networks were trained with are among them. With
-    ``keep_maps = "group"`` no map is kept: mean maps are of labelled scans. Returns one per scan.
+    `labelled`: the scans that the networks were trained with are among them. With ``keep_maps = "group"`` no map is
+    kept: mean maps are of labelled scans.
     """
     layout, config = work.layout, work.config
-    answered = (
-        networks_that_answered(PREDICTIONS_APPLIED_TABLE.path(layout), [scan.scan_id for scan in scans])
-        if scans
-        else {}
-    )
+    names, table = [scan.scan_id for scan in scans], PREDICTIONS_APPLIED_TABLE.path(layout)
+    answered = networks_that_answered(table, names) if names else {}
     controls = controls_of(labelled, work.split, config)
     maker = JobMaker(layout, APPLIED_STAGE, PackedAtlas.of(atlas), config, work.digests, controls)
     jobs = _jobs(maker, scans, answered)
@@ -166,7 +153,6 @@ def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan],
 
 
 def _jobs(maker: JobMaker, scans: Sequence[Scan], folds: Mapping[str, tuple[int, ...]]) -> list[Job]:
-    """One job per scan, by the networks of its folds."""
     explanations = explanations_of_run(maker.config)
     jobs = []
     for scan in scans:
@@ -215,17 +201,11 @@ def _remove_other_maps(jobs: Iterable[Job]) -> None:
 def _write_accounts(
     tables: tuple[Table, Table], layout: RunLayout, scans: Sequence[Scan], outcomes: Sequence[Outcome]
 ) -> None:
-    """Write whether LRP maps, and evidence maps, add up to what they should."""
     for table, account in zip(tables, (ACCOUNT, EVIDENCE_ACCOUNT), strict=True):
-        table.write(layout, account_rows(scans, outcomes, account))
-
-
-def account_rows(scans: Sequence[Scan], outcomes: Sequence[Outcome], account: Sequence[str]) -> list[list[Any]]:
-    """One row per scan explained and map with such an account."""
-    rows = []
-    for scan, outcome in zip(scans, outcomes, strict=True):
-        names = [key.removesuffix(f".{account[-1]}") for key in outcome.result if key.endswith(f".{account[-1]}")]
-        for name in names:
-            values = [outcome.result[f"{name}.{key}"] for key in account]
-            rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, *values])
-    return rows
+        rows: list[list[object]] = []
+        end = f".{account[-1]}"
+        for scan, outcome in zip(scans, outcomes, strict=True):
+            for name in [key.removesuffix(end) for key in outcome.result if key.endswith(end)]:
+                values = [outcome.result[f"{name}.{key}"] for key in account]
+                rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, *values])
+        table.write(layout, rows)

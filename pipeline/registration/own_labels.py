@@ -154,9 +154,9 @@ def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> 
             files.own_labels.unlink(missing_ok=True)  # of an earlier run, with other input
             continue
         path = labels[scan.scan_id]
-        regions, placed = region_numbers(path, input_root, config.objective.regions), scan.entry == "template"
+        numbers, placed = region_numbers(path, input_root, config.objective.regions), scan.entry == "template"
         used = [files.brain_mask] if placed else [files.brain_mask, files.warp, files.affine_transform]
-        task = OwnLabels(path, regions, files, placed, seen, used)
+        task = OwnLabels(path, numbers, files, placed, seen, used)
         jobs.append(task.job(STAGE, files.name, {"labels": files.own_labels}, digests, carry))
     outcomes = run_jobs(layout, jobs, work.executor, "own labels") if jobs else []
     guided = 0

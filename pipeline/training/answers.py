@@ -1,14 +1,11 @@
 """What outputs of networks amount to: classes and probabilities, the gap of a number, the mark of a control run.
 
-Predictions of a number are too high for the young and too low for the old, so the gap depends on age itself. De Lange &
-Cole (2020, doi:10.1016/j.nicl.2020.102229) fit ``predicted = intercept + slope * true`` and subtract the value of this
-line from each prediction. The line of a test fold is fitted to the out-of-fold predictions of all other folds, so no
-participant of the test fold is in the fit.
+Predictions of a number are too high for the young and too low for the old. De Lange & Cole (2020,
+doi:10.1016/j.nicl.2020.102229) fit ``predicted = intercept + slope * true`` and subtract the value of this line. The
+line of a test fold is fitted to the out-of-fold predictions of all other folds.
 
-Networks of control runs are trained without disease information, as a baseline for accuracy and maps. There are two:
-``training.control = "binarised"`` (images are replaced by their brain masks, so that only the contour of the brain
-extraction is left; Tinauer et al. 2025) and ``cohort.shuffle_labels`` (labels are permuted between participants). Their
-outputs are marked: the description of each network and every row of its predictions.
+Networks of control runs are trained without disease information: on brain masks (``training.control = "binarised"``;
+Tinauer et al. 2025), or on permuted labels (``cohort.shuffle_labels``). Their outputs are marked.
 """
 
 from __future__ import annotations
@@ -22,30 +19,22 @@ from heatlas.pipeline.run.config.settings import Config
 
 
 def balanced_accuracy(targets: np.ndarray, logits: np.ndarray) -> float:
-    """Mean recall over classes (for two classes the mean of sensitivity and specificity).
-
-    `targets`: (N,), class numbers; all must occur. `logits`: (N, classes), the largest is predicted; the first in case
-    of ties.
-    """
+    """Mean recall over classes, all of which must occur; of class numbers (N,) and logits (N, classes)."""
     return float(balanced_accuracy_score(targets, predicted_class(logits)))
 
 
 def predicted_class(logits: np.ndarray) -> np.ndarray:
-    """Predicted class per row of logits; the first in case of ties."""
-    classes: np.ndarray = logits.argmax(axis=1)
-    return classes
+    return np.asarray(logits.argmax(axis=1))
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Softmax of each row of logits, in float64 and without overflow."""
     return np.asarray(softmax(logits.astype(np.float64), axis=1))
 
 
 def positive_probability(logits: np.ndarray) -> np.ndarray:
     """Softmax probability of class 1, in float64 and without overflow."""
     margin = logits[:, 1].astype(np.float64) - logits[:, 0].astype(np.float64)
-    probability: np.ndarray = np.exp(-np.logaddexp(0.0, -margin))
-    return probability
+    return np.asarray(np.exp(-np.logaddexp(0.0, -margin)))
 
 
 def outcome(target: int, predicted: int) -> str:
@@ -80,8 +69,8 @@ def bias_line(target: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
     >>> bias_line(np.array([50.0, 70.0, 90.0]), np.array([60.0, 70.0, 80.0]))
     (35.0, 0.5)
     """
-    deviation = target - target.mean()
-    if len(target) < MIN_PARTICIPANTS or not deviation.any():
+    deviation = target - target.mean() if len(target) >= MIN_PARTICIPANTS else np.zeros(1)
+    if not deviation.any():
         return float("nan"), float("nan")
     slope = float(deviation @ predicted / (deviation @ deviation))
     return float(predicted.mean()) - slope * float(target.mean()), slope
@@ -93,10 +82,7 @@ def with_corrected_gaps(predictions: pd.DataFrame) -> pd.DataFrame:
     for fold in result["fold"].unique():
         here = result["fold"] == fold
         others = result[~here].groupby("participant_id")[["target", "prediction"]].mean()
-        if len(others):
-            intercept, slope = bias_line(others["target"].to_numpy(float), others["prediction"].to_numpy(float))
-        else:
-            intercept = slope = float("nan")
+        intercept, slope = bias_line(others["target"].to_numpy(float), others["prediction"].to_numpy(float))
         expected = intercept + slope * result.loc[here, "target"]
         result.loc[here, "corrected_gap"] = result.loc[here, "prediction"] - expected
         result.loc[here, ["correction_intercept", "correction_slope"]] = [intercept, slope]
@@ -117,7 +103,5 @@ def control_of(config: Config) -> str:
     >>> control_of(load_config(overrides={"training": {"control": "binarised"}, "cohort": {"shuffle_labels": True}}))
     'binarised, shuffled labels'
     """
-    parts = ["binarised"] * (config.training.control == "binarised") + [
-        "shuffled labels"
-    ] * config.cohort.shuffle_labels
-    return ", ".join(parts) or NO_CONTROL
+    kinds = {"binarised": config.training.control == "binarised", "shuffled labels": config.cohort.shuffle_labels}
+    return ", ".join(name for name, is_kind in kinds.items() if is_kind) or NO_CONTROL

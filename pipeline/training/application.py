@@ -1,12 +1,9 @@
 """Apply the networks to kept scans outside the contrast, mainly MCI.
 
-A network is never applied to a participant it was trained or selected with. A participant who also has labelled scans
-gets only the network of the fold that tests them; everyone else gets the networks of all folds that could be trained,
-and their logits are averaged, as those of the members of an ensemble: the probability is that of the mean logits. With
-the mean logit as start value the explanation of the average is the average of the explanations; see
-`pipeline.attribution.records`.
-
-One unit of work per fold: its network and all scans that it is applied to.
+A participant who also has labelled scans gets only the network of the fold that tests them; everyone else gets the
+networks of all folds, and their logits are averaged, as those of an ensemble. With the mean logit as start value the
+explanation of the average is the average of the explanations; see `pipeline.attribution.records`. One unit of work per
+fold.
 """
 
 from __future__ import annotations
@@ -48,10 +45,7 @@ _IDENTITY = described("participant_id", "session_id", "scan_id")
 NETWORK_COLUMNS = {
     **_IDENTITY,
     "fold": "Fold whose network made the prediction, without the participant in training or selection",
-    "logit_negative": PREDICTION_COLUMNS["logit_negative"],
-    "logit_positive": PREDICTION_COLUMNS["logit_positive"],
-    "probability": PREDICTION_COLUMNS["probability"],
-    "control": PREDICTION_COLUMNS["control"],
+    **{name: PREDICTION_COLUMNS[name] for name in ("logit_negative", "logit_positive", "probability", "control")},
 }
 """Columns of ``models/fold-*/predictions_applied.tsv``."""
 NETWORK_TABLE = Table(
@@ -94,13 +88,12 @@ class NetworkTask(Unit):
 
 
 def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) -> list[Outcome]:
-    """Predict kept scans outside the contrast.
+    """Predict kept scans outside the contrast; one outcome per network.
 
     `scans`: registered, without a label. Scans without an applicable network have no row (with a single split, if their
     participant's labelled scans were used for training; or if the only applicable network could not be trained); they
-    are counted in the log. `trained`: folds with a trained network. Returns one per network.
-    ``predictions_applied.tsv`` has the predicted scans, averaged over networks, which each row names. It is removed if
-    there are none. Raises BadInputError if a scan has a label.
+    are counted in the log. `trained`: folds with a trained network. ``predictions_applied.tsv`` is removed if no scan
+    is predicted.
     """
     layout, split, cohort = work.layout, work.split, work.config.cohort
     labelled = [scan.name for scan in scans if scan.label is not None]
@@ -109,11 +102,11 @@ def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) ->
     networks = networks_for([scan.participant_id for scan in scans], split)
     jobs = []
     for fold in split.folds:
-        own = tuple(scan for scan in scans if fold.index in networks[scan.participant_id])
-        if own and fold.index in trained:
-            own = _not_of_backbone(layout.fold(fold.index), own)
-        if own and fold.index in trained:
-            jobs.append(_job(work, fold.index, own))
+        asked_scans = tuple(scan for scan in scans if fold.index in networks[scan.participant_id])
+        if asked_scans and fold.index in trained:
+            asked_scans = _not_of_backbone(layout.fold(fold.index), asked_scans)
+        if asked_scans and fold.index in trained:
+            jobs.append(_job(work, fold.index, asked_scans))
     outcomes = run_jobs(layout, jobs, work.executor, "Other scans")
     asked = {job.arguments[0].fold for job in jobs}
     for fold in split.folds:
@@ -122,7 +115,7 @@ def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) ->
     done = {outcome.job.arguments[0].fold for outcome in outcomes if outcome.ok}
     answered = [done & {*networks[scan.participant_id]} for scan in scans]
     none = sum(not folds for folds in answered)
-    fewer = sum(0 < len(own) < len(networks[scan.participant_id]) for scan, own in zip(scans, answered, strict=True))
+    fewer = sum(0 < len(done) < len(networks[scan.participant_id]) for scan, done in zip(scans, answered, strict=True))
     if none:
         log.warning(
             "no prediction for %s outside the contrast: all networks were trained with them, or failed.",
@@ -140,7 +133,6 @@ def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) ->
 
 
 def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, ...]:
-    """Scans of people whom the backbone of a network has not learned from."""
     try:
         people = people_of(load_model(model).description, str(model.description), "backbone")
     except BadInputError:  # the unit of work of this network says so
@@ -150,10 +142,9 @@ def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, .
 
 
 def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.DataFrame:
-    """Average the logits of the networks, as those of an ensemble are; one row per scan.
+    """Average the logits of the networks, as those of an ensemble are; one row of `APPLIED_COLUMNS` per scan.
 
-    `answers`: `NETWORK_COLUMNS`, one row per scan and network. `classes`: negative, positive. Returns
-    `APPLIED_COLUMNS`, sorted as the scan table.
+    `answers`: `NETWORK_COLUMNS`, one row per scan and network. `classes`: negative, positive.
     """
     answers = answers.sort_values("fold")
     by_scan = answers.groupby(list(_IDENTITY), dropna=False, sort=False)
@@ -180,7 +171,7 @@ def _job(work: Work, fold: int, scans: tuple[Scan, ...]) -> Job:
 def ask_network(outputs: Mapping[str, Path], task: NetworkTask) -> None:
     """Predict all scans of a task by its network; the function of a `Job`.
 
-    Raises BadInputError if a scan cannot be read, or the network was trained or selected with its participant.
+    Refuses a network that was trained or selected with a participant.
     """
     model, device = task.network, chosen_device(task.config.training)
     loaded = load_model(model, device)

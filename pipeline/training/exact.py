@@ -1,14 +1,12 @@
 """What is solved and not learned in steps: the last layer of some networks, and offsets of the classes after training.
 
 A ridge regression takes the place of epochs of gradients. What the layers before give of each scan is written to a file
-and read in parts, so that memory holds a few columns of all scans or all columns of one. The ridge is solved on inner
-products of scans, which changes nothing.
+and read in parts. The ridge is solved on inner products of scans, which changes nothing.
 
 All logits of a dynamic linear network share an offset that one step of training moves by more than the classes differ:
 such a network ranks people well and gives all of them the same class. After training, an offset of each class is fitted
-to people whom the network knows, and added to the constant of its last layer (`pipeline.models.dynamic`), which
-the ledger of inherent maps lists. Contributions of voxels stay as they are; ranks and areas by the probability of a
-class only where there are two: that of one of three depends on the offsets of all.
+to people whom the network knows, and added to the constant of its last layer (`pipeline.models.dynamic`). Contributions
+of voxels stay as they are; ranks and areas by the probability of a class only where there are two.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from heatlas.pipeline.models.dynamic import LogitLayer
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.pipeline.training.baselines.ridge import Floats, RidgeFit, fit, rotation
+from heatlas.pipeline.training.baselines.ridge import Floats, fit, rotation
 from heatlas.pipeline.training.objectives.records import Batch, Context, Measures, Objective
 from heatlas.pipeline.training.progress import BestEpoch, EpochRecord
 from heatlas.pipeline.training.trainer import Trained, batches
@@ -63,10 +61,7 @@ def require_plain(config: Config) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Standardised values of scans, read from a file in parts.
-
-    `values`: (scans, columns).
-    """
+    """Standardised values of scans (scans, columns), read from a file in parts."""
 
     values: NDArray[np.float32]
 
@@ -74,16 +69,15 @@ class Columns:
         """Places, standardised values, means and standard deviations (1 where all are the same) of some columns."""
         for start in range(0, self.values.shape[1], PART):
             part = slice(start, start + PART)
-            own = self.values[:, part].astype(np.float64)
-            mean, spread = own.mean(axis=0), own.std(axis=0)
-            spread[np.ptp(own, axis=0) == 0] = 1.0
-            yield part, (own - mean) / spread, mean, spread
+            columns = self.values[:, part].astype(np.float64)
+            mean, spread = columns.mean(axis=0), columns.std(axis=0)
+            spread[np.ptp(columns, axis=0) == 0] = 1.0
+            yield part, (columns - mean) / spread, mean, spread
 
     def inner(self) -> Floats:
-        """Inner products of scans, shape (scans, scans)."""
         found = np.zeros((len(self.values), len(self.values)))
-        for _, own, _, _ in self.parts():
-            found += own @ own.T
+        for _, columns, _, _ in self.parts():
+            found += columns @ columns.T
         return found
 
     def weights(self, rotated: Floats, intercepts: Floats) -> tuple[Floats, Floats]:
@@ -92,8 +86,8 @@ class Columns:
         `rotated`: (scans, outputs), weights of the standardised columns are their inner products with it.
         """
         found, moved = np.empty((rotated.shape[1], self.values.shape[1])), intercepts.copy()
-        for part, own, mean, spread in self.parts():
-            found[:, part] = (own.T @ rotated).T / spread
+        for part, columns, mean, spread in self.parts():
+            found[:, part] = (columns.T @ rotated).T / spread
             moved -= found[:, part] @ mean
         return found, moved
 
@@ -112,9 +106,8 @@ def solved(
 
     `model`: its last layer is linear; changed in place. `parts`: training and validation part. No epoch is chosen, so
     the validation part is learned from as well. `people`: of all scans, in order. `objective`: for the loss and the
-    score of the history, and the scale of a number. `seed`: of the inner folds, by which the penalty is chosen.
-    `folder`: for a file of all columns. Returns a history of one epoch, whose validation loss and score are those of
-    the inner folds. Raises BadInputError if there are too few people of a class.
+    score of the history, and the scale of a number. `seed`: of the inner folds, by which the penalty is chosen, and
+    whose loss and score those of validation are. `folder`: for a file of all columns.
     """
     targets = torch.cat([part.targets for part in parts])
     wanted = _in_units(targets, objective)
@@ -138,28 +131,22 @@ def solved(
         last.weight.copy_(torch.from_numpy(weights))
         last.bias.copy_(torch.from_numpy(intercepts))
     outputs = inner @ turn @ found.weights.T + found.intercepts
-    return _trained(model, outputs, found, targets, objective)
+    return as_trained(model, (outputs, found.held_out), (targets, targets), objective)
 
 
 def _in_units(targets: Tensor, objective: Objective) -> Floats:
     """Targets as the network gives them: a number in standard deviations from the mean."""
     scale: Mapping[str, Any] = objective.facts
-    own: Floats = on_host(targets).double().numpy()
-    if "target_sd" not in scale:
-        return own
-    standardised: Floats = (own - scale["target_mean"]) / scale["target_sd"]
-    return standardised
+    values = np.asarray(on_host(targets).double().numpy())
+    return np.asarray((values - scale["target_mean"]) / scale["target_sd"]) if "target_sd" in scale else values
 
 
 @torch.no_grad()
 def _before(model: StagedModel, volume: Tensor) -> NDArray[np.float32]:
-    """What the last layer gets of a volume (1, C, D, H, W), shape (columns,)."""
-    found: NDArray[np.float32] = on_host(_layers(model)[:-1](volume.float()).flatten()).numpy()
-    return found
+    return np.asarray(on_host(_layers(model)[:-1](volume.float()).flatten()).numpy())
 
 
 def _layers(model: StagedModel) -> nn.Sequential:
-    """The layers of a network of one stage."""
     (stage,) = model.stages
     return cast(nn.Sequential, stage)
 
@@ -178,18 +165,21 @@ class _Answers(nn.Module):
 def measured(outputs: Floats, targets: Tensor, objective: Objective) -> Measures:
     """Loss and score of answers (scans, outputs) that are known."""
     known = np.isfinite(outputs).all(axis=1)
-    own = targets[torch.from_numpy(known).to(targets.device)]
-    batch = Batch(torch.empty(len(own), 0), own, torch.arange(len(own)))
+    labels = targets[torch.from_numpy(known).to(targets.device)]
+    batch = Batch(torch.empty(len(labels), 0), labels, torch.arange(len(labels)))
     answers = _Answers(torch.from_numpy(outputs[known]).float().to(targets.device))
     logged = objective.loss(answers, batch, Context())[1]
     return objective.measures({name: on_host(values) for name, values in logged.items()})
 
 
-def _trained(model: StagedModel, outputs: Floats, found: RidgeFit, targets: Tensor, objective: Objective) -> Trained:
-    own, held_out = (measured(one, targets, objective) for one in (outputs, found.held_out))
-    record = EpochRecord(1, own.loss, own.score, held_out.loss, held_out.score)
+def as_trained(
+    network: nn.Module, outputs: tuple[Floats, Floats], targets: tuple[Tensor, Tensor], objective: Objective
+) -> Trained:
+    """A network as the result of a training of one epoch, with its losses on the training and validation part."""
+    learned, held_out = (measured(one, wanted, objective) for one, wanted in zip(outputs, targets, strict=True))
+    record = EpochRecord(1, learned.loss, learned.score, held_out.loss, held_out.score)
     selection = BestEpoch(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
-    return Trained(selection, (record,), {name: value.clone() for name, value in model.state_dict().items()})
+    return Trained(selection, (record,), {name: value.clone() for name, value in network.state_dict().items()})
 
 
 SHRINKAGE = 1e-3
@@ -200,7 +190,7 @@ effect; where they do not, many offsets are equally good, and it chooses the mid
 def balanced_offsets(logits: Floats, targets: NDArray[np.int64]) -> Floats:
     """Offsets (C,), with a mean of 0, that give the least cross-entropy with each class weighted alike.
 
-    `logits`: (scans, C). `targets`: (scans,), classes, 0 to C - 1.
+    `logits`: (scans, C). `targets`: (scans,), class numbers.
 
     Examples
     --------
@@ -227,8 +217,7 @@ def balanced_offsets(logits: Floats, targets: NDArray[np.int64]) -> Floats:
 def centre(model: nn.Module, part: LabelledVolumes, batch_size: int) -> list[float]:
     """Add the offsets of each class, fitted to some scans, to the last constant of a network; they are returned.
 
-    `model`: in evaluation mode; its last `LogitLayer` is changed. `part`: scans that the network knows, with classes as
-    targets. `batch_size`: scans asked at a time. Raises UsageError for a network without such a constant.
+    `model`: in evaluation mode; its last `LogitLayer` is changed. `part`: scans that the network knows.
     """
     layers = [module for module in model.modules() if isinstance(module, LogitLayer)]
     if not layers:

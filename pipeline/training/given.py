@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split, known_to_network, people_of
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
@@ -32,21 +32,13 @@ from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.baselines.ridge import Floats
-from heatlas.pipeline.training.exact import measured
-from heatlas.pipeline.training.objectives.records import Objective
-from heatlas.pipeline.training.progress import BestEpoch, EpochRecord
-from heatlas.pipeline.training.trainer import Trained
 
 AS_THEY_WERE = "not trained here"
 """How such a training ended."""
 
 
 def require_usable(config: Config) -> None:
-    """Refuse networks that cannot be used as they are, before any work.
-
-    Raises UsageError, BadInputError if code, weights or answers of the user's network are not as its description says,
-    or the run that the networks are taken from does not fit.
-    """
+    """Refuse networks that cannot be used as they are, before any work."""
     task, spec = task_of(config.cohort), configured_input(config)
     if config.training.networks_of:
         members_to_apply(config, task, spec)
@@ -58,10 +50,6 @@ def require_usable(config: Config) -> None:
 
 
 def networks_of_run(folder: str) -> list[LoadedModel]:
-    """The networks of all folds of a finished run, or of its export.
-
-    Raises UsageError if it has none. Raises BadInputError if one cannot be read.
-    """
     layout, bundle = RunLayout(Path(folder)), open_bundle(Path(folder))
     files = bundle.networks if bundle else [layout.fold(fold.index) for fold in Split.read(layout).folds]
     there = [one for one in files if one.description.is_file()]
@@ -93,16 +81,16 @@ def take_networks(work: Work) -> list[Outcome]:
     layout, digests, folder = work.layout, work.digests, Path(work.config.training.networks_of)
     theirs, jobs = open_bundle(folder) or RunLayout(folder), []
     for fold in work.split.folds:
-        files, own = (theirs.layout if isinstance(theirs, Bundle) else theirs).fold(fold.index), layout.fold(fold.index)
+        files = (theirs.layout if isinstance(theirs, Bundle) else theirs).fold(fold.index)
+        ours = layout.fold(fold.index)
         inputs = {"weights": digests.digest(files.weights), "description": digests.digest(files.description)}
-        outputs = {"weights": own.weights, "description": own.description}
+        outputs = {"weights": ours.weights, "description": ours.description}
         key = unit_key(inputs, [fold.index], copy_network)
         jobs.append(Job("training", f"fold-{fold.index}", key, outputs, copy_network, (files,)))
     return run_jobs(layout, jobs, work.executor, "Networks")
 
 
 def copy_network(outputs: Mapping[str, Path], files: FoldFiles) -> None:
-    """Copy weights and description of a network; the function of a `Job`."""
     for name, path in outputs.items():
         shutil.copyfile(getattr(files, name), path)
 
@@ -110,15 +98,13 @@ def copy_network(outputs: Mapping[str, Path], files: FoldFiles) -> None:
 def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[list[StagedModel], list[str]]:
     """The networks of the run in ``training.networks_of``, and whom they were trained with.
 
-    Raises UsageError if they tell other classes or see another grid.
+    Refuses those that tell other classes or see another grid.
     """
     folder, members, people = config.training.networks_of, list[StagedModel](), set[str]()
     for loaded in networks_of_run(folder):
         if loaded.classes != task.outputs:
-            raise UsageError(
-                f"{folder}: its networks tell {', '.join(loaded.classes)}, and this cohort has "
-                f"{', '.join(task.outputs)}."
-            )
+            theirs, ours = ", ".join(loaded.classes), ", ".join(task.outputs)
+            raise UsageError(f"{folder}: its networks tell {theirs}, and this cohort has {ours}.")
         if loaded.input != spec:
             raise UsageError(f"{folder}: its networks see another grid or scaling than this run; use heatlas apply.")
         members += [one for one in members_of(loaded.model) if isinstance(one, StagedModel)]
@@ -127,20 +113,9 @@ def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[li
 
 
 def answered(network: nn.Module, files: Sequence[ScanFiles], spec: NetworkInput, device: torch.device) -> Floats:
-    """What a network answers to scans, shape (scans, outputs)."""
     rows = []
     with torch.no_grad():
         for one in files:
             volume = torch.from_numpy(read_channels(one, spec)).to(device)
             rows.append(on_host(network(volume[None])[0].double()).numpy())
     return np.array(rows)
-
-
-def as_trained(
-    network: nn.Module, outputs: tuple[Floats, Floats], targets: tuple[Tensor, Tensor], objective: Objective
-) -> Trained:
-    """A network as the result of a training of no steps, with its losses on the training and validation part."""
-    own, held_out = (measured(one, wanted, objective) for one, wanted in zip(outputs, targets, strict=True))
-    record = EpochRecord(1, own.loss, own.score, held_out.loss, held_out.score)
-    selection = BestEpoch(1, held_out.loss, 0, 1, objective.score_sign * held_out.score, held_out.loss)
-    return Trained(selection, (record,), network.state_dict())

@@ -61,38 +61,29 @@ _FIRST = {**described("participant_id", "session_id", "scan_id"), "fold": PREDIC
 
 def prediction_columns(task: Task) -> dict[str, str]:
     """Columns of ``predictions.tsv`` for a task, and their descriptions; only ensembles have the spread."""
-    columns = _columns_of(task)
-    control = columns.pop("control")
-    return {**columns, **SPREAD, "control": control}
-
-
-def _columns_of(task: Task) -> dict[str, str]:
-    if task.kind.name == TWO_CLASSES:
-        return dict(PREDICTION_COLUMNS)
+    columns = PREDICTION_COLUMNS
     if task.is_number:
-        return {
+        columns = {
             **_FIRST,
             "label": f"True {task.column}, as text",
             "target": f"True {task.column}",
             "prediction": f"Predicted {task.column}",
             **GAP_COLUMNS,
-            "control": PREDICTION_COLUMNS["control"],
         }
-    return {
-        **_FIRST,
-        "label": "True class",
-        "target": f"True class as the number of its output unit: {_numbered(task)}",
-        **{f"logit_{name}": f"Logit (output of unit {unit})" for unit, name in enumerate(task.outputs)},
-        **{f"probability_{name}": f"Softmax probability of {name}; uncalibrated" for name in task.outputs},
-        "probability": f"Softmax probability of {task.explained}, the class that maps explain",
-        "predicted": "Class with the largest logit",
-        "outcome": f"TP, FP, TN or FN; positive is {task.explained}, negative any other class",
-        "control": PREDICTION_COLUMNS["control"],
-    }
-
-
-def _numbered(task: Task) -> str:
-    return ", ".join(f"{unit} {name}" for unit, name in enumerate(task.outputs))
+    elif task.kind.name != TWO_CLASSES:
+        numbered = ", ".join(f"{unit} {name}" for unit, name in enumerate(task.outputs))
+        columns = {
+            **_FIRST,
+            "label": "True class",
+            "target": f"True class as the number of its output unit: {numbered}",
+            **{f"logit_{name}": f"Logit (output of unit {unit})" for unit, name in enumerate(task.outputs)},
+            **{f"probability_{name}": f"Softmax probability of {name}; uncalibrated" for name in task.outputs},
+            "probability": f"Softmax probability of {task.explained}, the class that maps explain",
+            "predicted": "Class with the largest logit",
+            "outcome": f"TP, FP, TN or FN; positive is {task.explained}, negative any other class",
+        }
+    control = {"control": PREDICTION_COLUMNS["control"]}
+    return {**{name: text for name, text in columns.items() if name != "control"}, **SPREAD, **control}
 
 
 PREDICTIONS_CLASSES_TABLE = replace(
@@ -120,7 +111,6 @@ _TABLES = {TWO_CLASSES: PREDICTIONS_TABLE, SEVERAL_CLASSES: PREDICTIONS_CLASSES_
 
 
 def predictions_table(task: Task) -> Table:
-    """``predictions.tsv`` of a task, with its own columns."""
     return replace(_TABLES[task.kind.name], meanings=prediction_columns(task))
 
 
@@ -131,7 +121,6 @@ def logits_of(loaded: LoadedModel, volumes: torch.Tensor) -> np.ndarray:
 
 @torch.inference_mode()
 def _logits_of_members(loaded: LoadedModel, volumes: torch.Tensor) -> torch.Tensor:
-    """(members, B, outputs)."""
     with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
         return torch.stack([on_host(member(volumes).float()) for member in members_of(loaded.model)])
 
@@ -139,13 +128,9 @@ def _logits_of_members(loaded: LoadedModel, volumes: torch.Tensor) -> torch.Tens
 def predict_test_part(
     layout: RunLayout, loaded: LoadedModel, task: Task, fold: Fold, scans: Sequence[Scan], device: torch.device
 ) -> pd.DataFrame:
-    """Predict every labelled scan of the test participants of a fold.
+    """Predict every labelled scan of the test participants of a fold; `scans` of others are ignored.
 
     Volumes are read one by one in float32, without the rounding of those used in training, exactly as for attribution.
-
-    `scans`: labelled and registered; those of other participants are ignored. `device`: device of the model. Returns
-    with the columns of `predictions_table`. Raises BadInputError if a participant is in two parts of the fold, or the
-    model was trained or selected with one.
     """
     require_disjoint(fold)
     require_unseen(loaded.description, f"fold {fold.index}", fold.test)

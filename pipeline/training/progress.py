@@ -3,13 +3,9 @@
 Early stopping and selection ignore the first ``min_epochs`` epochs, as in the founding study: batch statistics are
 still changing, and a lucky early epoch on a small validation set could never be beaten.
 
-A checkpoint is one safetensors file: weights, best weights and optimiser moments as tensors, the rest as JSON in its
-header. The file is replaced atomically, so an interruption leaves the old checkpoint or the new one. Random states are
-not stored: every epoch derives its own from the seed.
-
-Workers may be on other machines, so the curve on the terminal or in the log is read from the checkpoint of each
-training, whose header holds all epochs. TensorBoard shows the same, if it is installed: ``tensorboard --logdir
-OUT/models``.
+A checkpoint is one safetensors file, replaced atomically: weights, best weights and optimiser moments as tensors, the
+rest as JSON in its header, which the curve on the terminal is read from, since workers may be on other machines. Random
+states are not stored: every epoch derives its own from the seed.
 """
 
 from __future__ import annotations
@@ -40,9 +36,8 @@ from heatlas.pipeline.run.work.host import on_host
 class BestEpoch:
     """State after `epoch` epochs.
 
-    `epoch`: epochs done. `lowest_loss`: lowest validation loss of the epochs that count. `stale_epochs`: epochs since
-    the lowest loss. `best_epoch`: epoch to keep: best validation score; on ties the lowest validation loss, then the
-    first. `best_score`, `best_loss`: score and loss of the best epoch; a higher score is better.
+    `lowest_loss`: of validation, over the epochs that count; `stale_epochs`: epochs since then. `best_epoch`: epoch to
+    keep: best validation score (higher is better); on ties the lowest validation loss, then the first.
     """
 
     epoch: int = 0
@@ -64,22 +59,16 @@ class BestEpoch:
             state = dataclasses.replace(state, lowest_loss=loss, stale_epochs=0)
         else:
             state = dataclasses.replace(state, stale_epochs=self.stale_epochs + 1)
-        if self._is_better(loss, score):
+        first = self.best_score is None or self.best_loss is None
+        if first or (score, -loss) > (self.best_score, -self.best_loss):  # type: ignore[operator]
             state = dataclasses.replace(state, best_epoch=state.epoch, best_score=score, best_loss=loss)
         return state
 
-    def _is_better(self, loss: float, score: float) -> bool:
-        if self.best_score is None or self.best_loss is None:
-            return True
-        return (score, -loss) > (self.best_score, -self.best_loss)
-
     @property
     def improved(self) -> bool:
-        """Whether the last epoch is the best so far."""
         return self.best_epoch == self.epoch
 
     def stopped_early(self, config: TrainingConfig) -> bool:
-        """Whether the validation loss has not decreased for ``patience`` epochs."""
         return self.stale_epochs >= config.patience
 
     def finished(self, config: TrainingConfig) -> bool:
@@ -107,9 +96,8 @@ class EpochRecord:
 class Checkpoint:
     """State of a training after some epochs.
 
-    `selection`: includes the number of epochs done. `weights`, `best_weights`: current state of the network, and that
-    of the best epoch (empty if there is none yet). `moments`: state of the optimiser per parameter. `average`: state of
-    the moving average of the weights; empty if there is none.
+    `best_weights`: state of the network at the best epoch; empty if there is none yet. `moments`: state of the
+    optimiser per parameter. `average`: state of the moving average of the weights; empty if there is none.
     """
 
     selection: BestEpoch
@@ -121,12 +109,10 @@ class Checkpoint:
 
 
 def checkpoint_path(fold_folder: Path, member: int = 1) -> Path:
-    """Path of the checkpoint of a fold, or of a further member of its ensemble."""
     return fold_folder / ("checkpoint.safetensors" if member == 1 else f"checkpoint_member-{member}.safetensors")
 
 
 def write_checkpoint(path: Path, key: str, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint of the training with this key."""
     tensors = {f"weights/{name}": value for name, value in checkpoint.weights.items()}
     tensors |= {f"best/{name}": value for name, value in checkpoint.best_weights.items()}
     tensors |= {f"average/{name}": value for name, value in checkpoint.average.items()}
@@ -195,12 +181,10 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 class CurveOnTerminal:
-    """Context that reports the progress of trainings.
+    """Context that reports the progress of trainings, by name and checkpoint.
 
     Every `SECONDS_BETWEEN_LINES`, a line for each training with a new epoch: above the progress bar on a terminal,
     otherwise in the log of the run, or on standard output if no log is open.
-
-    `trainings`: name and checkpoint of each.
     """
 
     def __init__(self, trainings: Sequence[tuple[str, Path]], max_epochs: int) -> None:
@@ -225,7 +209,6 @@ class CurveOnTerminal:
                 _say(line)
 
     def news(self) -> list[str]:
-        """A line for each training with new epochs."""
         lines = []
         for name, path in self._trainings:
             history = read_history(path)
@@ -280,8 +263,6 @@ class TensorBoardEvents:
     """Context that is called with every finished epoch; without TensorBoard it writes nothing.
 
     What an earlier, interrupted training wrote stays; of epochs that are trained again, the later ones are shown.
-
-    `folder`: made with the first epoch.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -295,12 +276,9 @@ class TensorBoardEvents:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(self._folder), purge_step=record.epoch)
-        values = {
-            "loss/training": record.train_loss, "loss/validation": record.validation_loss,
-            "score/training": record.train_score, "score/validation": record.validation_score,
-        }  # fmt: skip
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, record.epoch)
+        for measure in ("loss", "score"):
+            for part, prefix in (("training", "train"), ("validation", "validation")):
+                self._writer.add_scalar(f"{measure}/{part}", getattr(record, f"{prefix}_{measure}"), record.epoch)
         self._writer.flush()  # seen while the training runs
 
     def __enter__(self) -> Self:

@@ -41,8 +41,8 @@ from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.answers import control_of, with_corrected_gaps
-from heatlas.pipeline.training.exact import EXACT, centre, require_plain, solved
-from heatlas.pipeline.training.given import AS_THEY_WERE, answered, as_trained, members_to_apply
+from heatlas.pipeline.training.exact import EXACT, as_trained, centre, require_plain, solved
+from heatlas.pipeline.training.given import AS_THEY_WERE, answered, members_to_apply
 from heatlas.pipeline.training.objectives.known_networks import people_before, start_of, weights_to_start_from
 from heatlas.pipeline.training.objectives.of_task import objective_of, targets_of
 from heatlas.pipeline.training.objectives.records import Objective, ObjectiveKind, Unlabelled, kind_of
@@ -56,7 +56,7 @@ from heatlas.pipeline.training.progress import (
 )
 from heatlas.pipeline.training.steps import ALONE, Ranks, device_of_rank, in_processes, repeatable, synchronised
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
-from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
+from heatlas.pipeline.training.volumes import LabelledVolumes, answered_by, load_volumes
 
 STAGE = "training"
 
@@ -95,8 +95,8 @@ PREDICTIONS_REPEATS_TABLE = replace(
 class FoldTask:
     """Input of a worker that trains one fold; picklable.
 
-    `scans`: labelled and registered scans of the participants of the fold. `seed`: of this fold and repeat. `repeat`:
-    from 1.
+    `scans`: labelled and registered, of the participants of the fold. `seed`: of this fold and repeat. `repeat`: from
+    1.
     """
 
     layout: RunLayout
@@ -123,12 +123,10 @@ class FoldTask:
 
     @property
     def besides(self) -> ObjectiveKind:
-        """What the network learns besides the task."""
         return kind_of(self.config)
 
     @property
     def unlabelled(self) -> Unlabelled:
-        """Scans of another cohort that are learned from in place of the training part, by participant."""
         return self.besides.unlabelled(self.config, self.spec, self.fold)
 
     def part(self, participants: Sequence[str]) -> tuple[Scan, ...]:
@@ -136,12 +134,10 @@ class FoldTask:
 
 
 def train_folds(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
-    """Train one network per fold and repeat, and predict its test participants.
+    """Train one network per fold and repeat, and predict its test participants; outcomes of further repeats come last.
 
-    `scans`: labelled and registered, i.e. without scans whose registration failed. Returns one per fold, then those of
-    further repeats. Predictions of the folds that succeeded are in ``predictions.tsv``, and those of all repeats, if
-    several, in ``predictions_repeats.tsv``. Raises BadInputError before any training: if the grid is too small for the
-    network, a label is outside the contrast, or a participant is in two parts of a fold.
+    `scans`: labelled and registered. Before any training, refuses a grid too small for the network, a label outside the
+    contrast, and a participant in two parts of a fold.
     """
     layout, split, config, digests = work.layout, work.split, work.config, work.digests
     spec = configured_input(config)
@@ -169,7 +165,6 @@ def train_folds(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
 
 
 def _curves(jobs: Sequence[Job]) -> list[tuple[str, Path]]:
-    """Name and checkpoint of each training."""
     found = []
     for job in jobs:
         paths = job.arguments[0].checkpoints
@@ -179,7 +174,6 @@ def _curves(jobs: Sequence[Job]) -> list[tuple[str, Path]]:
 
 
 def remove_checkpoints(task: FoldTask) -> None:
-    """Remove the checkpoints of a fold that is finished."""
     for path in task.checkpoints:
         remove_checkpoint(path)
 
@@ -196,18 +190,17 @@ def fold_job(
 ) -> Job:
     """The training of one fold as a unit of work.
 
-    `layout`: location of scans, and of the network and its predictions. `scans`: labelled and registered; those of
-    other participants are ignored. `versions`: from `registered_versions`. `prefix`: prefix of the unit's name, for
-    several networks per fold.
+    `layout`: where scans lie, and the network and its predictions. `scans`: those of other participants are ignored.
+    `versions`: from `registered_versions`. `prefix`: of the unit's name, for several networks per fold.
     """
     fold = training_part(config, fold, scans)
     members = {*fold.train, *fold.validation, *fold.test}
-    own = tuple(scan for scan in scans if scan.participant_id in members)
+    of_fold = tuple(scan for scan in scans if scan.participant_id in members)
     names: list[str | int] = [STAGE, fold.index]
     names += ["repeat", repeat] if repeat > 1 else []
-    task = FoldTask(layout, fold, own, spec, config, derived_seed(config.seed, *names), repeat)
+    task = FoldTask(layout, fold, of_fold, spec, config, derived_seed(config.seed, *names), repeat)
     kind = task.task
-    targets = {scan.name: kind.value(scan.label, scan.name) for scan in own}
+    targets = {scan.name: kind.value(scan.label, scan.name) for scan in of_fold}
     # Their number does not affect a single training, and of a run to start from the weights count, not its place.
     training = dataclasses.replace(config.training, repeats=1, from_run="")
     network = on_backbone(config.model).keyed(config.model)
@@ -223,7 +216,7 @@ def fold_job(
     parameters.append(control_of(config))
     facts, files_besides = facts_of(config, fold)
     key = unit_key(
-        {**{scan.name: versions[scan.name] for scan in own}, **files_besides},
+        {**{scan.name: versions[scan.name] for scan in of_fold}, **files_besides},
         [*parameters, facts, task.seed],
         train_fold,
         *code_of(network),
@@ -237,10 +230,7 @@ def fold_job(
 
 
 def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
-    """What a training depends on beyond other settings, for its key: settings, and digests of the files they name.
-
-    Raises BadInputError for a file that cannot be read.
-    """
+    """What a training depends on beyond other settings, for its key: settings, and digests of the files they name."""
     start = config.training.from_run
     begun = {"start": _digest(start_of(start, fold).weights)} if start else {}
     if (backbone := on_backbone(config.model).digest(config.model, fold.index)) is not None:
@@ -269,7 +259,6 @@ def train_fold(outputs: dict[str, Path], task: FoldTask, key: str) -> Mapping[st
 
 
 def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str) -> None:
-    """Train with all processes; the first writes."""
     files = FoldFiles(outputs["weights"].parent)
     config, kind = task.config.training, task.task
     device = device_of_rank(chosen_device(config), ranks)
@@ -280,7 +269,8 @@ def _train_fold(ranks: Ranks, outputs: dict[str, Path], task: FoldTask, key: str
         if others := [scan for scans in task.unlabelled.values() for scan in scans]:
             unknown = torch.zeros(len(others), dtype=torch.int64)
             training = load_volumes(others, unknown, task.spec, task.layout.kept_volumes, device, config.threads)
-            training, balanced = besides.answers(context, training, config.batch_size), validation.targets
+            assert context.teacher is not None
+            training, balanced = answered_by(context.teacher, training, config.batch_size), validation.targets
         else:
             training = load_part(task, "training", task.fold.train, device)
             balanced = training.targets
@@ -325,7 +315,6 @@ def _write_fold(
     task: FoldTask, files: FoldFiles, networks: Sequence[StagedModel], description: dict[str, Any], first: Trained,
     objective: Objective, device: torch.device,
 ) -> None:  # fmt: skip
-    """Write the network of a fold, its history, and its predictions of the test part."""
     kind = task.task
     save_model(files, ensemble_of(networks), task.spec, kind.outputs, description)
     table = HISTORIES_TABLE if kind.classes else HISTORIES_NUMBER_TABLE
@@ -363,7 +352,6 @@ def _given(
 def _solved(
     task: FoldTask, model: StagedModel, parts: Sequence[LabelledVolumes], objective: Objective, seed: int
 ) -> Trained:
-    """A network that is solved, not trained."""
     require_plain(task.config)
     scans = [scan for members in (task.fold.train, task.fold.validation) for scan in task.part(members)]
     person = name_of_person(scan.participant_id for scan in scans)
@@ -385,7 +373,6 @@ def _targets(scans: Sequence[Scan], kind: Task) -> torch.Tensor:
 
 
 def _fresh_network(task: FoldTask, seed: int) -> StagedModel:
-    """A freshly initialised network; the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "weights"))
         return build_network(task.config.model, task.spec.shape, len(task.task.outputs), task.spec.channels)
@@ -397,7 +384,7 @@ def _description(
     """Content of the description file besides the network; of an ensemble also what each member was."""
     fold, config = task.fold, task.config
     ends = [_end(one.selection, objective, config) for one in members]
-    own = [{"seed": task.seed_of(number), **end} for number, end in enumerate(ends, 1)]
+    each = [{"seed": task.seed_of(number), **end} for number, end in enumerate(ends, 1)]
     parts = {"train": tuple(task.unlabelled) or fold.train, "validation": fold.validation, "test": fold.test}
     before = people_before(config, fold)
     return {
@@ -413,26 +400,22 @@ def _description(
         "fold_seed": task.seed,
         **ends[0],
         "converged": all(end["converged"] for end in ends),
-        **({"members": own} if len(own) > 1 else {}),
+        **({"members": each} if len(each) > 1 else {}),
         "device": device.type,
     }
 
 
 def _end(selection: BestEpoch, objective: Objective, config: Config) -> dict[str, Any]:
-    """How the training of one network ended."""
     early, exact = selection.stopped_early(config.training), is_solved(config.model)
+    score = None if selection.best_score is None else objective.score_sign * selection.best_score
     return {
         "epochs": selection.epoch,
         "best_epoch": selection.best_epoch,
-        f"validation_{objective.score}": _best_score(selection, objective),
+        f"validation_{objective.score}": score,
         "validation_loss": selection.best_loss,
         "ended_by": EXACT if exact else "early stopping" if early else "max_epochs",
         "converged": exact or early or config.training.learning_rate_schedule == "cosine",
     }
-
-
-def _best_score(selection: BestEpoch, objective: Objective) -> float | None:
-    return None if selection.best_score is None else objective.score_sign * selection.best_score
 
 
 def _history(trained: Trained, objective: Objective) -> pd.DataFrame:

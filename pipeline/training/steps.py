@@ -1,20 +1,15 @@
 """How a step computes: repeatable numbers, settled statistics, clipped gradients, and one device or several.
 
-PyTorch initialises the running statistics of batch normalisation with mean 0 and variance 1 and updates them with
-momentum 0.1. The variance of a first convolution over intensities in [0, 1] is a few thousandths, so the initial 1
-dominates for some 80 steps: more than ten epochs of a small cohort in which validation is meaningless. Averaging the
-first batches with equal weight makes them usable from the first epoch.
+PyTorch initialises the running variance of batch normalisation with 1 and updates it with momentum 0.1. That of a first
+convolution over intensities in [0, 1] is a few thousandths, so the 1 dominates for some 80 steps: more than ten epochs
+of a small cohort. Averaging the first batches with equal weight makes statistics usable from the first epoch.
 
-Adaptive clipping lets no unit change by more than a share of its own size in one step. Gradients of B-cos networks are
-smaller than those of others, by an amount that depends on B; a share of the weights needs no tuning (Brock, De, Smith &
-Simonyan 2021).
+Adaptive clipping lets no unit change by more than a share of its own size in one step: gradients of B-cos networks are
+smaller than those of others, by an amount that depends on B (Brock, De, Smith & Simonyan 2021).
 
-On several devices, processes share the scans of each step (torch's DDP). Each holds all volumes, draws the same random
-order and augmentation, and takes its share of a step. Gradients are averaged so that a step is that of the whole batch:
-with the same scans per step, several processes give the result of one, up to the order of floating-point sums, except
-for dropout (drawn by each process) and batch normalisation. On GPUs the latter becomes `torch.nn.SyncBatchNorm`, with
-statistics over the whole step; torch has none for the CPU, where statistics are those of each share and the running
-ones those of the first process.
+On several devices, processes share the scans of each step (torch's DDP) with the same random order and augmentation,
+and gradients are averaged so that a step is that of the whole batch: the result is that of one process up to the order
+of floating-point sums, except for dropout and, on the CPU, for the statistics of batch normalisation.
 """
 
 from __future__ import annotations
@@ -94,7 +89,6 @@ def prepare_step(model: nn.Module) -> None:
 
 
 def _counts(module: nn.Module) -> bool:
-    """Whether a module has running statistics, and counts its batches."""
     return isinstance(module, _BatchNorm | DynamicLinear) and getattr(module, "num_batches_tracked", None) is not None
 
 
@@ -141,7 +135,6 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files."""
         return self.rank == 0
 
     def share(self, indices: np.ndarray) -> np.ndarray:
@@ -155,7 +148,6 @@ class Ranks:
         return indices[self.rank :: self.count]
 
     def wrapped(self, model: nn.Module) -> nn.Module:
-        """The network whose backward pass averages gradients over processes."""
         if self.count == 1:
             return model
         device = next(model.parameters()).device
@@ -189,12 +181,10 @@ def synchronised(model: nn.Module, ranks: Ranks, device: torch.device) -> nn.Mod
 
 
 def device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
-    """One GPU per process; the CPU is shared."""
     return torch.device("cuda", ranks.rank) if device.type == "cuda" and ranks.count > 1 else device
 
 
 def require_devices(count: int, device: torch.device) -> None:
-    """Refuse more GPUs than there are."""
     if device.type == "cuda" and count > torch.cuda.device_count():
         raise UsageError(
             f"training.devices = {count}: this machine has {torch.cuda.device_count()} usable GPUs. Set at most that."
@@ -202,10 +192,7 @@ def require_devices(count: int, device: torch.device) -> None:
 
 
 def in_processes(count: int, device: torch.device, function: Callable[..., None], *arguments: Any) -> None:
-    """Call ``function(ranks, *arguments)`` in `count` connected processes and wait for all.
-
-    Raises torch.multiprocessing.ProcessRaisedException with the traceback of the process that failed.
-    """
+    """Call ``function(ranks, *arguments)`` in `count` connected processes and wait for all."""
     require_devices(count, device)
     with tempfile.TemporaryDirectory(prefix="heatlas-") as folder:
         meeting = Path(folder) / "meeting"

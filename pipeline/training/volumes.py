@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.kept_volumes import STORED, KeptVolumes, keep_volumes
@@ -33,10 +34,9 @@ SHARE_OF_GPU = 0.5
 
 @dataclass(frozen=True)
 class LabelledVolumes:
-    """Volumes and their targets.
+    """Volumes (N, C, D, H, W) and their targets (N,), on the same device.
 
-    `volumes`: (N, C, D, H, W). `targets`: (N,), class numbers (int64; for two classes 0 negative, 1 positive) or
-    numbers (float32); on the same device.
+    Targets are class numbers (int64; for two classes 0 negative, 1 positive), or numbers (float32).
     """
 
     volumes: torch.Tensor | KeptVolumes
@@ -63,9 +63,7 @@ def load_volumes(
 ) -> LabelledVolumes:
     """Registered scans for training.
 
-    `targets`: class or number of each scan. `folder`: for uncompressed volumes, on the disk of the run. `threads`:
-    files read at a time. Raises BadInputError if a scan cannot be read; the message names the file. Raises OSError if
-    the disk is full.
+    `folder`: for uncompressed volumes, on the disk of the run. `threads`: files read at a time.
     """
     kept = keep_volumes(files, spec, folder, device, threads)
     if device.type != "cuda" or kept.bytes > SHARE_OF_GPU * torch.cuda.mem_get_info(device)[0]:
@@ -76,16 +74,20 @@ def load_volumes(
     return LabelledVolumes(volumes, targets.to(device))
 
 
+@torch.no_grad()
+def answered_by(teacher: nn.Module, volumes: LabelledVolumes, size: int) -> LabelledVolumes:
+    """The volumes with the classes that a teacher finds, `size` asked at a time."""
+    like = next(teacher.parameters())
+    parts = (volumes.volumes[start : start + size] for start in range(0, len(volumes), size))
+    return replace(volumes, targets=torch.cat([teacher(part.to(like)).argmax(1) for part in parts]))
+
+
 LEFT_RIGHT = 1
 """Left-right axis of a single (C, D, H, W) volume."""
 
 
 def flip_and_shift(volumes: torch.Tensor, flips: Sequence[bool], shifts: Sequence[int]) -> torch.Tensor:
-    """Mirror chosen volumes left-right, then move each by whole voxels to the right.
-
-    `volumes`: (B, C, D, H, W), not changed. `shifts`: in voxels, negative to the left; padded with 0. Returns a new
-    tensor, of the same shape and type.
-    """
+    """Mirror chosen volumes (B, C, D, H, W) left-right, then move each by whole voxels to the right; 0 comes in."""
     result = torch.zeros_like(volumes)
     for moved, volume, flip, shift in zip(result, volumes, flips, shifts, strict=True):
         source = volume.flip(LEFT_RIGHT) if flip else volume
@@ -115,10 +117,9 @@ class FurtherAugmentation:
         self._changing: Any = None
 
     def __call__(self, volumes: torch.Tensor, scans: np.ndarray, views: np.ndarray | None = None) -> torch.Tensor:
-        """Transform volumes.
+        """Transform volumes (B, C, D, H, W) in [0, 1]; the background is and stays exactly 0.
 
-        `volumes`: (B, C, D, H, W), intensities in [0, 1]; the background is and stays exactly 0. `scans`: (B,),
-        positions in the training part. `views`: (B,), which view of the scan each is, from 0.
+        `scans`: (B,), positions in the training part. `views`: (B,), which view of the scan each is, from 0.
         """
         if not self._config.is_on:
             return volumes
@@ -137,15 +138,11 @@ class FurtherAugmentation:
 
 
 def _plain(volume: torch.Tensor) -> torch.Tensor:
-    """Remove MONAI's metadata."""
     return volume.as_tensor() if hasattr(volume, "as_tensor") else volume
 
 
 def transforms_of(config: AugmentationConfig, device: torch.device) -> tuple[Any, Any]:
-    """The enabled transforms of a (C, D, H, W) volume: spatial ones, and those of intensity.
-
-    Both are a `monai.transforms.Compose`.
-    """
+    """The enabled transforms of a (C, D, H, W) volume, composed: spatial ones, and those of intensity."""
     transforms: Any = import_module("monai.transforms")  # takes seconds, so imported only when needed
 
     angle = math.radians(config.rotation_degrees)

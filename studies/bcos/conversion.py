@@ -23,18 +23,14 @@ from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.bcos.networks import head, normalisation, normalised, staged
 from heatlas.studies.bcos.records import BcosConfig, BcosDenseNetConfig, BcosResNetConfig, BcosResNeXtConfig
-from heatlas.studies.dynamic import DynamicNorm
+from heatlas.studies.dynamic import DynamicNorm, three
 
 KEPT = (nn.AvgPool3d, nn.Identity, nn.Dropout, nn.Dropout3d)
 """Layers that are linear without a constant, or nothing in prediction."""
 
 
 def converted(model: StagedModel, settings: BcosConfig, shape: Shape) -> StagedModel:
-    """A B-cos network with the layers of a conventional one, whose last stage pools and ends with a linear layer.
-
-    `model`: not changed. `settings`: of the B-cos network. `shape`: voxels of its input. Raises UsageError, naming a
-    layer that has no counterpart.
-    """
+    """A B-cos network with the layers of a conventional one, whose last stage pools and ends with a linear layer."""
     stages = copy.deepcopy(list(model.stages))
     last = [module for module in stages.pop().modules() if isinstance(module, nn.Linear)]
     if len(last) != 1:
@@ -53,7 +49,6 @@ def converted(model: StagedModel, settings: BcosConfig, shape: Shape) -> StagedM
 
 
 def _convert(module: nn.Module, where: str, settings: BcosConfig) -> None:
-    """Replace the layers below a module."""
     for name, child in module.named_children():
         kind = next((kind for kind in _COUNTERPARTS if isinstance(child, kind)), None)
         if kind is not None:
@@ -70,10 +65,9 @@ def _convert(module: nn.Module, where: str, settings: BcosConfig) -> None:
 def _convolution(layer: nn.Conv3d, settings: BcosConfig) -> nn.Module:
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise UsageError(f"a convolution with padding {layer.padding!r} ({layer.padding_mode}) cannot be converted.")
-    dynamic = BcosConv3d(
-        layer.in_channels, layer.out_channels, _three(layer.kernel_size), _three(layer.stride), _three(layer.padding),
-        _three(layer.dilation), layer.groups, settings.b,
-    )  # fmt: skip
+    kernel, stride, padding, dilation = map(three, (layer.kernel_size, layer.stride, layer.padding, layer.dilation))
+    channels = layer.in_channels, layer.out_channels
+    dynamic = BcosConv3d(*channels, kernel, stride, padding, dilation, layer.groups, settings.b)
     dynamic.weight.data.copy_(layer.weight.data)
     return normalised(dynamic, layer.out_channels, settings) if settings.norm == "none" else dynamic
 
@@ -85,37 +79,25 @@ def _norm(layer: nn.BatchNorm3d, settings: BcosConfig) -> nn.Module:
     return norm
 
 
-def _pooling(layer: nn.MaxPool3d, settings: BcosConfig) -> nn.Module:
-    return nn.AvgPool3d(layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode)
-
-
-def _nothing(layer: nn.Module, settings: BcosConfig) -> nn.Module:
-    return nn.Identity()
-
-
 _COUNTERPARTS: Mapping[type[nn.Module], Callable[..., nn.Module]] = {
-    nn.Conv3d: _convolution, nn.BatchNorm3d: _norm, nn.MaxPool3d: _pooling, nn.ReLU: _nothing,
-}  # fmt: skip
+    nn.Conv3d: _convolution,
+    nn.BatchNorm3d: _norm,
+    nn.MaxPool3d: lambda layer, _: nn.AvgPool3d(layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode),
+    nn.ReLU: lambda *_: nn.Identity(),
+}
 
 
 def _split_first(body: nn.Module) -> None:
-    """Give the first convolution the channels of a pair."""
     for parent in body.modules():
         for name, child in parent.named_children():
             if isinstance(child, BcosConv3d):
                 if child.in_channels != 1:
                     raise UsageError(f"the first convolution takes {child.in_channels} channels; it must take 1.")
-                pair = BcosConv3d(
-                    2, child.out_channels, child.kernel_size, child.stride, child.padding, child.dilation, 1, child.b
-                )
+                sides = child.kernel_size, child.stride, child.padding, child.dilation
+                pair = BcosConv3d(2, child.out_channels, *sides, 1, child.b)
                 pair.weight.data.copy_(torch.cat([child.weight.data, -child.weight.data], 1) / 2)
                 setattr(parent, name, pair)
                 return
-
-
-def _three(value: tuple[int, ...]) -> tuple[int, int, int]:
-    first, second, third = value
-    return first, second, third
 
 
 def build_resnet(shape: Shape, settings: BcosResNetConfig, outputs: int) -> StagedModel:

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from heatlas.pipeline.models.dynamic import DynamicLinear
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.studies.dynamic import Sides, Sides3, three
 
 NORM_EPS = 1e-6
 """Added to the squared norm of a patch, so that an empty one has a slope."""
@@ -27,9 +28,6 @@ LEAST_COSINE = 1e-6
 
 VOXELS_AT_ONCE = 2**14
 """Largest grid whose channels are added at once; on larger ones one by one, without a tensor for all."""
-
-Sides3 = tuple[int, int, int]
-Sides = int | Sides3
 
 
 def unit_rows(weight: Tensor) -> Tensor:
@@ -62,7 +60,7 @@ def patch_sums(x: Tensor, kernel: Sides3, stride: Sides3, padding: Sides3, dilat
 def bcos_scale(linear: Tensor, norm: Tensor, b: float) -> Tensor:
     """The dynamic scale ``|linear / norm|^(b - 1)`` of unit-norm linear responses.
 
-    `linear`: responses of unit-norm filters. `norm`: norms of their inputs, which broadcast. `b`: at least 1.
+    `linear`: responses of unit-norm filters. `norm`: of their inputs, which broadcast. `b`: at least 1.
 
     Examples
     --------
@@ -171,12 +169,10 @@ class _Bcos(DynamicLinear):
 
 
 class BcosConv3d(_Bcos):
-    """B-cos convolution over volumes (B, C, D, H, W), with zero padding.
+    """B-cos convolution over volumes (B, C, D, H, W), with zero padding and without a bias.
 
-    `in_channels`, `out_channels`, `kernel_size`, `stride`, `padding`, `dilation`, `groups`: as of `torch.nn.Conv3d`.
-    There is never a bias. `b`: exponent, 1 or more. `max_out`: units per output channel, of which the largest counts
-    (MaxOut; Goodfellow et al. 2013). Raises UsageError for an exponent below 1, fewer than one unit, or channels that
-    the groups do not divide.
+    Arguments as of `torch.nn.Conv3d`. `b`: exponent, 1 or more. `max_out`: units per output channel, of which the
+    largest counts (MaxOut; Goodfellow et al. 2013).
     """
 
     def __init__(
@@ -193,8 +189,8 @@ class BcosConv3d(_Bcos):
     ) -> None:
         if in_channels % groups or out_channels % groups:
             raise UsageError(f"groups = {groups}: it must divide {in_channels} and {out_channels} channels.")
-        self.kernel_size, self.stride, self.padding = _three(kernel_size), _three(stride), _three(padding)
-        self.dilation, self.groups = _three(dilation), groups
+        self.kernel_size, self.stride, self.padding = three(kernel_size), three(stride), three(padding)
+        self.dilation, self.groups = three(dilation), groups
         self.in_channels, self.out_channels = in_channels, out_channels
         super().__init__((out_channels * max_out, in_channels // groups, *self.kernel_size), b, max_out)
 
@@ -240,7 +236,3 @@ class BcosLinear(_Bcos):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, b={self.b:g}, max_out={self.max_out}"
-
-
-def _three(value: Sides) -> Sides3:
-    return (value, value, value) if isinstance(value, int) else value

@@ -18,16 +18,12 @@ from torch import Tensor, nn
 from heatlas.pipeline.models.contract import AttentionWeights, StagedModel
 from heatlas.pipeline.models.dynamic import DynamicLinear, LogitLayer, Scaled, bias_of_chance
 from heatlas.pipeline.models.families.family import Architecture, Shape
-from heatlas.studies.bcos.layers import BcosConv3d, Sides
+from heatlas.studies.bcos.layers import BcosConv3d
 from heatlas.studies.bcos.records import BcosConfig, BcosConvNeXtConfig, BcosSimpleConfig, BcosVggConfig, BcosViTConfig
-from heatlas.studies.dynamic import DynamicNorm, InputEncoding
-
-ENCODED = 2
-"""Channels of an encoded volume."""
+from heatlas.studies.dynamic import ENCODED, DynamicNorm, InputEncoding, Sides
 
 
 def normalisation(channels: int, settings: BcosConfig) -> nn.Module:
-    """The norm of a run's settings; nothing for ``none``."""
     if settings.norm == "none":
         return nn.Identity()
     groups = math.gcd(2, channels)
@@ -64,7 +60,6 @@ def head(channels: int, outputs: int, settings: BcosConfig, max_out: int = 1, wi
 
 
 def staged(stages: Sequence[nn.Module], shape: Shape, settings: BcosConfig) -> StagedModel:
-    """The network: the encoding of intensities first, then the stages."""
     model = StagedModel([InputEncoding(settings.background), *stages])
     model.architecture = Architecture(settings, shape)
     return model
@@ -83,9 +78,7 @@ def build_simple(shape: Shape, settings: BcosSimpleConfig, outputs: int) -> Stag
     layers: list[nn.Module] = []
     before, kernel, left = ENCODED, settings.stem_kernel, shape
     for channels, stride in zip(settings.channels, settings.strides, strict=True):
-        layer = BcosConv3d(
-            before, channels, kernel, stride, kernel // 2, b=settings.b, max_out=settings.max_out
-        )  # fmt: skip
+        layer = BcosConv3d(before, channels, kernel, stride, kernel // 2, b=settings.b, max_out=settings.max_out)
         layers.append(normalised(layer, channels, settings))
         before, kernel = channels, KERNEL
         left = (-(-left[0] // stride), -(-left[1] // stride), -(-left[2] // stride))
@@ -114,9 +107,8 @@ def build_vgg(shape: Shape, settings: BcosVggConfig, outputs: int) -> StagedMode
             before = channels
         stages.append(nn.Sequential(*layers, nn.AvgPool3d(2)))
     hidden = _scaled(HIDDEN, settings)
-    stages.append(
-        nn.Sequential(_convolution(before, hidden, 3, settings), _convolution(hidden, hidden, 1, settings))
-    )  # fmt: skip
+    layers = [_convolution(before, hidden, 3, settings), _convolution(hidden, hidden, 1, settings)]
+    stages.append(nn.Sequential(*layers))
     return staged([*stages, head(hidden, outputs, settings)], shape, settings)
 
 
@@ -242,10 +234,9 @@ def build_vit(shape: Shape, settings: BcosViTConfig, outputs: int) -> StagedMode
     depth = settings.depth - (settings.architecture == "bcos-vit-c")
     bias = bias_of_chance(outputs)
     classifier = BcosConv3d(settings.dim, outputs, 1, b=settings.b)
-    pool_first = nn.Sequential(
-        nn.AdaptiveAvgPool3d(1), normalisation(settings.dim, settings), classifier, nn.Flatten(),
-        LogitLayer(bias=bias, initial_size=settings.initial_logits),
-    )  # fmt: skip
+    logits = LogitLayer(bias=bias, initial_size=settings.initial_logits)
+    norm = normalisation(settings.dim, settings)
+    pool_first = nn.Sequential(nn.AdaptiveAvgPool3d(1), norm, classifier, nn.Flatten(), logits)
     return staged([tokens, *[_transformer_block(settings) for _ in range(depth)], pool_first], shape, settings)
 
 

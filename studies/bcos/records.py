@@ -39,12 +39,8 @@ class BcosConfig(ModelConfig):
 
     @property
     def usual(self) -> Mapping[str, Mapping[str, Any]]:
-        return {
-            "training": {
-                "learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0, "clip_gradients": 0.01,
-            },
-            "attribution": {"methods": ("inherent",)},
-        }  # fmt: skip
+        training = {"learning_rate": 1e-3, "learning_rate_schedule": "cosine", "weight_decay": 0.0}
+        return {"training": {**training, "clip_gradients": 0.01}, "attribution": {"methods": ("inherent",)}}
 
     def checks(self) -> list[tuple[bool, str]]:
         return [(not (self.norm == "none" and self.norm_bias), 'model.norm_bias needs a model.norm other than "none"')]
@@ -75,7 +71,6 @@ class BcosSimpleConfig(BcosConfig):
 
     @property
     def layers(self) -> int:
-        """Convolutions, the classifier included."""
         return len(self.channels) + 1
 
     def checks(self) -> list[tuple[bool, str]]:
@@ -175,10 +170,7 @@ class BcosViTConfig(BcosConfig):
         ]
 
 
-LAYERS = (
-    "B-cos layers scale each answer by an angle",
-    "a B-cos layer classifies each voxel before they are averaged",
-)
+LAYERS = ("B-cos layers scale each answer by an angle", "a B-cos layer classifies each voxel before they are averaged")
 BLOCKS = f"it hands relevance down by rules for MONAI's blocks, which are built otherwise. {INHERENT}, or rollout"
 
 
@@ -187,9 +179,12 @@ Geometry = Callable[[Any], int]
 
 
 def _family(
-    name: str, settings: type[BcosConfig], smallest: Geometry, described: Callable[[Any], str],
+    name: str,
+    settings: type[BcosConfig],
+    smallest: Geometry,
+    described: Callable[[Any], str],
     step: Geometry = lambda _: 1,
-) -> Family:  # fmt: skip
+) -> Family:
     """A family; networks may start from conventional ones.
 
     `step` is the edge of the windows that tile the input without overlap: what does not fill one stays unseen.
@@ -221,8 +216,6 @@ def _converted(network: StagedModel, settings: BcosConfig, shape: Shape) -> Stag
 
 
 def _said(network: str, cited: str = "bcos_vit") -> Callable[[Any], str]:
-    """The sentence of the methods section."""
-
     def described(settings: Any) -> str:
         norm = "without normalisation" if settings.norm == "none" else f"with {settings.norm} normalisation"
         norm += " and trained biases" if settings.norm_bias else " and no bias" if settings.norm != "none" else ""

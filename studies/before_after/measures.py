@@ -28,7 +28,7 @@ from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.training.stage import FoldTask, load_part, train_fold
 from heatlas.studies.marker.marked import MeanEnergyMap, own_places, places_of
-from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures
+from heatlas.studies.marker.marker_groups import IN_MASK, MarkerMasks, map_measures
 from heatlas.studies.objectives.guidance import mean_control
 from heatlas.studies.objectives.maps_in_training import MapSettings, explained_batch, map_settings
 from heatlas.studies.objectives.readable_gradients import GuidedReLUs, both_gradients, negative_cosine
@@ -37,15 +37,13 @@ BEFORE, AFTER = "before", "after"
 VALIDATION, TEST = "validation", "test"
 MEASURES = {
     "correct": "Share of people whose class the network recognises",
-    "epg": "Share of the positive attribution inside the mask (energy pointing game)",
-    "iou": "Overlap of the mask with the voxels above a share of the largest attribution, the share that is best for "
-    "the same network's maps of its validation people (intersection over union)",
-    "on_object_epg": "Share inside the mask of the positive attribution in the bounding boxes of its parts",
+    **IN_MASK,
     "agrees": "Share of people for whom it finds the class that the teacher finds",
     "teacher_cosine": "Cosine between its map and the teacher's, both of the class that the teacher finds",
     "guided_cosine": "Cosine between its input gradient and that of guided backpropagation",
 }
 """What is measured of a person's scan; those that the kind of the objective is about."""
+_WORDS = "; ".join(f"{name}: {text}" for name, text in MEASURES.items())
 MEASURED_TABLE = Table(
     "before_after_measures",
     {
@@ -53,7 +51,7 @@ MEASURED_TABLE = Table(
         "part": "Part of the fold that the person is in: validation or test",
         "training": "before: trained as long without the maps of [objective] (weight 0); after: the run's network; or "
         "another weight of [evaluation] objective_weights",
-        "measure": "What was measured: " + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+        "measure": f"What was measured: {_WORDS}",
         "value": "Its value for this person",
     },
     "person, part, training and measure", "What is measured of each person's map?", stage="evaluation",
@@ -63,8 +61,7 @@ BEFORE_AFTER_TABLE = Table(
     "before_after",
     {
         "objective": "Kind of [objective] of the run",
-        "measure": "What was measured, mean over participants: "
-        + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
+        "measure": f"What was measured, mean over participants: {_WORDS}",
         "before": "Networks trained as long without the maps (weight 0), on the same folds with the same seeds",
         "after": "Networks of the run",
         "change": "after minus before",
@@ -81,15 +78,12 @@ BEFORE_AFTER_TABLE = Table(
 
 
 def before_after_table(objective: str, measured: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One row per measure, in the order of `MEASURES`.
-
-    `measured`: `MEASURED_TABLE` of all folds. Who has no value in either training is left out of a measure.
-    """
+    """One row per measure, in the order of `MEASURES`; `measured`: `MEASURED_TABLE` of all folds."""
     rows = []
     frame = pd.concat(measured, ignore_index=True)
     for name in MEASURES:
-        own = frame[(frame["measure"] == name) & (frame["part"] == TEST)]
-        wide = own.pivot_table(index="participant_id", columns="training", values="value", dropna=False).dropna()
+        tested = frame[(frame["measure"] == name) & (frame["part"] == TEST)]
+        wide = tested.pivot_table(index="participant_id", columns="training", values="value", dropna=False).dropna()
         if not len(wide):
             continue
         change = (wide[AFTER] - wide[BEFORE]).to_numpy(float)
@@ -103,15 +97,14 @@ Floats = NDArray[np.floating]
 
 
 def trained_and_measured(
-    outputs: dict[str, Path], task: FoldTask, key: str, name: str, own: FoldFiles | None
+    outputs: dict[str, Path], task: FoldTask, key: str, name: str, of_run: FoldFiles | None
 ) -> Mapping[str, Any]:
     """Train one fold with another weight and measure its network on validation and test people; a `Job`'s function.
 
-    `outputs`: the mean map over the test people by the name of the training. `task`: training with the other weight.
-    `key`: key of the unit. `name`: of this training. `own`: the network of the run, which is done, to be measured as
-    well.
+    `outputs`: the mean map over the test people by the name of the training. `own`: the network of the run, to be
+    measured as well.
     """
-    files = {name: FoldFiles(outputs["weights"].parent)} | ({AFTER: own} if own else {})
+    files = {name: FoldFiles(outputs["weights"].parent)} | ({AFTER: of_run} if of_run else {})
     written = ("measures", "measures_columns", *files)
     facts = train_fold({output: path for output, path in outputs.items() if output not in written}, task, key)
     objective, maps, spec = task.config.objective, map_settings(task.config), task.spec
@@ -175,21 +168,20 @@ def measured(
     how like the teacher's it is. Readable gradients: the absolute input gradient of the loss of the task, and how like
     that of guided backpropagation the gradient is.
 
-    `model`: in evaluation mode. `volume`: (1, 1, D, H, W). `target`: class of the scan. `kind`: kind of the objective.
-    `places`: masks of guidance. `teacher`: teacher of distillation. `reference`: the mean control of evidence maps.
-    `threshold`: threshold for the IoU of guided maps, as share of the maximum.
+    `model`: in evaluation mode. `volume`: (1, 1, D, H, W). `target`: class of the scan. `reference`: the mean control
+    of evidence maps. `threshold`: for the IoU of guided maps, as share of the maximum.
     """
-    own = torch.tensor([target])
+    of_scan = torch.tensor([target])
     if kind == "readable-gradients":
         leaf = volume.detach().requires_grad_()
         with GuidedReLUs():
             logits = model(leaf)
-        gradient, guided = both_gradients(functional.cross_entropy(logits, own), leaf)
+        gradient, guided = both_gradients(functional.cross_entropy(logits, of_scan), leaf)
         logits = logits.detach()
         values = gradient[0, 0].abs().numpy()
         extra = {"guided_cosine": -float(negative_cosine(gradient, guided)) if _both(gradient, guided) else np.nan}
     else:
-        asked = own if teacher is None else teacher(volume).argmax(1)
+        asked = of_scan if teacher is None else teacher(volume).argmax(1)
         found = explained_batch(model, volume, asked, maps.map, maps.stage, False, reference)
         shown = explained_batch(model, volume, asked, "inherent", 0, False) if maps.map == "dynamic-weights" else found
         logits, values = found.logits.detach(), shown.maps[0].detach().numpy()

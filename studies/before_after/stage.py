@@ -2,13 +2,11 @@
 
 The control of a fold has the same people, seed and settings as the run's network, and weight 0: what remains of
 guidance and of readable gradients is the task alone, of distillation the answers of the teacher, and of attention
-transfer the labels. Both are asked for the maps of the test people of the fold. So are networks of further weights
-(``[evaluation] objective_weights``).
+transfer the labels. Networks of further weights (``[evaluation] objective_weights``) are measured alike.
 
 ``objective_weights.tsv`` has accuracy and maps by the weight, and the weight chosen by the maps of the validation
-people. Maps and accuracy both count: Rao et al. 2023, sec. 5, keep what no other training dominates in F1, EPG and IoU
-on the validation part, and show the highest EPG that costs at most five points of F1. (Their code rounds values to .005
-first; here none is rounded.)
+people. Both count: Rao et al. 2023, sec. 5, keep what no other training dominates in F1, EPG and IoU, and show the
+highest EPG that costs at most five points of F1. (Their code rounds values to .005 first; here none is rounded.)
 """
 
 from __future__ import annotations
@@ -38,6 +36,7 @@ from heatlas.studies.before_after.measures import (
     BEFORE,
     BEFORE_AFTER_TABLE,
     MEASURED_TABLE,
+    MEASURES,
     TEST,
     VALIDATION,
     before_after_table,
@@ -55,8 +54,8 @@ EQUAL = 1e-9
 def pareto_front(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which candidates no other one dominates: is at least as good in every measure, and better in one.
 
-    `values`: (candidates, measures), higher is better; NaN, a measure that is not defined, is worse than any number.
-    Returns (candidates,). Of equal candidates, all or none. It holds the best of each measure.
+    `values`: (candidates, measures), higher is better; NaN, a measure that is not defined, is worse than any number. Of
+    equal candidates, all or none. The set holds the best of each measure.
 
     Examples
     --------
@@ -76,8 +75,8 @@ def chosen(accuracy: NDArray[np.float64], maps: NDArray[np.float64], control: in
     test looks for would leak it. The control itself may be chosen. Maps alone must never choose: a network that finds
     one class only can have the best.
 
-    `accuracy`: (candidates,). `maps`: (candidates, measures), measures of maps, such as EPG and IoU; the first decides,
-    and among equal ones the first candidate. `control`: place of the control, trained as long without maps.
+    `accuracy`: (candidates,). `maps`: (candidates, measures); the first decides, and among equal ones the first
+    candidate. `control`: place of the control, trained as long without maps.
 
     Examples
     --------
@@ -96,20 +95,16 @@ OF_MAPS: Mapping[str, Sequence[str]] = {
     "readable-gradients": ("guided_cosine",),
 }
 """Measures that a weight of each kind of objective is chosen by, besides accuracy; the first decides."""
-_SAID = {
+_SCORES = {
     "balanced_accuracy": "Mean over the classes of the share of people whose class the network recognises",
-    "epg": "Mean share of the positive attribution inside the mask (EPG); of guidance",
-    "iou": "Mean overlap of map and mask (IoU); of guidance",
-    "teacher_cosine": "Mean cosine with the teacher's map; of distillation",
-    "agrees": "Share of people for whom it finds the class that the teacher finds; of distillation",
-    "guided_cosine": "Mean cosine with the gradient of guided backpropagation; of readable gradients",
+    **{name: f"{MEASURES[name]}; mean, of {kind} training" for kind, names in OF_MAPS.items() for name in names},
 }
 OBJECTIVE_WEIGHTS_TABLE = Table(
     "objective_weights",
     {
         "weight": "Weight of the loss of the maps; 0: trained as long without",
         "of_run": "Whether it is that of the run, whose networks were not trained again",
-        **{f"validation_{name}": f"{text}, in the validation parts of all folds" for name, text in _SAID.items()},
+        **{f"validation_{name}": f"{text}, in the validation parts of all folds" for name, text in _SCORES.items()},
         "in_pareto_set": "Whether no other weight is at least as good in every measure of the validation parts, and "
         "better in one",
         "chosen": "Whether it is the choice: of those in the Pareto set whose balanced accuracy in the validation "
@@ -117,7 +112,7 @@ OBJECTIVE_WEIGHTS_TABLE = Table(
         **{
             f"test_{name}": f"{text}, in the test parts; not used for the choice. With several folds it is a little "
             "too good for the weight chosen, since who is tested in one fold is a validation person of another"
-            for name, text in _SAID.items()
+            for name, text in _SCORES.items()
         },
         "n_validation": "Validation people, each once for every fold",
         "n_participants": "Participants tested, each by a network that has not seen them; a map without positive "
@@ -134,10 +129,10 @@ def measures_of_weights(
     measured: Mapping[float, Sequence[pd.DataFrame]], of_run: float
 ) -> dict[tuple[float, bool], pd.DataFrame]:
     """`MEASURED_TABLE` of all folds by weight, and whether it is that of the run, which the control's tables hold."""
-    frames = {weight: pd.concat(own, ignore_index=True) for weight, own in measured.items()}
-    own = frames[0.0]["training"] == AFTER
-    found = {(weight, False): frame for weight, frame in frames.items()}
-    return found | {(0.0, False): frames[0.0][~own], (of_run, True): frames[0.0][own]}
+    frames = {(weight, False): pd.concat(folds, ignore_index=True) for weight, folds in measured.items()}
+    control = frames[0.0, False]
+    after = control["training"] == AFTER
+    return frames | {(0.0, False): control[~after], (of_run, True): control[after]}
 
 
 def objective_weights_table(
@@ -146,20 +141,19 @@ def objective_weights_table(
     """One row per weight, from 0 up.
 
     Accuracy is balanced: where classes are unequal, a network that finds one class only would cost little otherwise.
-
-    `objective`: kind of the objective. `measured`: from `measures_of_weights`; weight 0 is among them. `labels`: class
-    of each participant.
+    `measured`: from `measures_of_weights`; weight 0 is among them. `labels`: class of each participant.
     """
     rows = []
     for (weight, of_run), frame in sorted(measured.items(), key=lambda one: one[0]):
         row: dict[str, object] = {"weight": weight, "of_run": of_run}
         for part, count in ((VALIDATION, "n_validation"), (TEST, "n_participants")):
-            own = frame[frame["part"] == part]
-            right = own[own["measure"] == "correct"]
+            of_part = frame[frame["part"] == part]
+            right = of_part[of_part["measure"] == "correct"]
             row[count] = len(right)
             of_classes = right["value"].astype(float).groupby(right["participant_id"].map(labels)).mean()
             row[f"{part}_balanced_accuracy"] = float(of_classes.mean())
-            means = own["value"].astype(float).groupby(own["measure"]).mean()  # without people who have no value
+            # without people who have no value
+            means = of_part["value"].astype(float).groupby(of_part["measure"]).mean()
             row |= {f"{part}_{name}": float(means.get(name, np.nan)) for name in OF_MAPS[objective]}
         rows.append(row)
     table = OBJECTIVE_WEIGHTS_TABLE.frame(rows)
@@ -176,11 +170,7 @@ NETWORKS = "objective-control"
 
 
 def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
-    """Train controls and further weights, measure all networks, write the tables and the mean maps.
-
-    Raises UsageError before any work: if the run was trained without maps. Raises BadInputError if no control could be
-    trained.
-    """
+    """Train controls and further weights, measure all networks, write the tables and the mean maps."""
     require_maps(cohort.config)
     config, layout, spec = cohort.config, cohort.layout, configured_input(cohort.config)
     variants = {weight: _variant(cohort, weight, digests) for weight in trained_weights(config)}
@@ -189,7 +179,7 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
     jobs = {weight: list(networks.jobs[variant.name].values()) for weight, variant in variants.items()}
     if not jobs[0.0]:
         raise BadInputError(f"training without maps: every network failed; see {layout.failures}.")
-    measured = {weight: [MEASURED_TABLE.read(job.outputs["measures"]) for job in own] for weight, own in jobs.items()}
+    measured = {weight: [MEASURED_TABLE.read(one.outputs["measures"]) for one in made] for weight, made in jobs.items()}
     table = before_after_table(config.objective.kind, measured[0.0])
     BEFORE_AFTER_TABLE.write(layout, table)
     counts = [frame.loc[frame["part"] == TEST, "participant_id"].nunique() for frame in measured[0.0]]
@@ -202,7 +192,7 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
             "  %s %.3f, then %.3f (%+.3f [%+.3f, %+.3f])",
             *(row[name] for name in ("measure", "before", "after", "change", "change_low", "change_high")),
         )
-    whole = {weight: measured[weight] for weight, variant in variants.items() if variant.name in networks.whole}
+    whole = {weight: measured[weight] for weight in variants if len(jobs[weight]) == len(cohort.tested_folds)}
     OBJECTIVE_WEIGHTS_TABLE.remove(layout)  # of an earlier call, with other weights
     if config.evaluation.objective_weights and 0.0 in whole:  # of other folds a mean is of other people
         labels = {scan.participant_id: str(scan.label) for scan in reversed(cohort.labelled)}
@@ -214,7 +204,6 @@ def before_and_after(cohort: JudgedCohort, executor: Executor, digests: DigestCa
 
 
 def trained_weights(config: Config) -> list[float]:
-    """0, and the further weights that are asked for; those of the run are trained."""
     return sorted({0.0, *config.evaluation.objective_weights} - {map_settings(config).weight})
 
 
@@ -237,7 +226,6 @@ def _variant(cohort: JudgedCohort, weight: float, digests: DigestCache) -> Varia
 
 
 def require_maps(config: Config) -> None:
-    """Refuse a run whose training used no maps, and weights of maps that have none."""
     if not config.objective.uses_maps:
         raise UsageError(
             "--parts objective compares networks trained with maps with networks trained without, and this run used "

@@ -42,7 +42,7 @@ from heatlas.pipeline.models.dynamic import DynamicLinear, LogitLayer, bias_of_c
 from heatlas.pipeline.models.families.family import Architecture, Shape
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.studies.coda.records import CodaConfig
-from heatlas.studies.dynamic import InputEncoding
+from heatlas.studies.dynamic import ENCODED, InputEncoding, Sides3, three
 
 Bound = Literal["l2", "sq", "wb"]
 EPS = 1e-12
@@ -50,13 +50,9 @@ EPS = 1e-12
 VALUES_AT_ONCE = 2**25
 """Products B x · Aᵀx that are held at a time; a layer with more is computed in slabs of a volume."""
 
-Sides3 = tuple[int, int, int]
-
 
 def bounding_scale(bound: Literal["l2", "sq"], squared_norm: Tensor, eps: float = EPS) -> Tensor:
-    """The factor that bounds weights: ``w = factor u``.
-
-    `squared_norm`: of unbounded weights u, at least 0.
+    """The factor that bounds weights u by their squared norm: ``w = factor u``.
 
     Examples
     --------
@@ -71,8 +67,7 @@ def bounding_scale(bound: Literal["l2", "sq"], squared_norm: Tensor, eps: float 
 def squared_weight_norm(reduced: Tensor, expand: Tensor, vote: Tensor) -> Tensor:
     """``‖A B x + b‖²`` without the weights themselves: ``(Bx)ᵀ AᵀA (Bx) + 2 bᵀA Bx + ‖b‖²``.
 
-    `reduced`: B x, (N, r, D, H, W). `expand`: aᵀ of n units, (n, r, d). `vote`: b of n units, (n, d). Returns (N, n, D,
-    H, W).
+    `reduced`: B x, (N, r, D, H, W). `expand`: Aᵀ of n units, (n, r, d). `vote`: (n, d). Returns (N, n, D, H, W).
     """
     units, rank = expand.shape[:2]
     gram = (expand @ expand.mT).reshape(units * rank, rank, 1, 1, 1)
@@ -90,9 +85,8 @@ class CodaConv3d(DynamicLinear):
     In explanation mode B x and the bounding factor are held; what is left, ``Aᵀx`` and ``bᵀx``, is linear, and the
     gradient of an output is its w(x).
 
-    `kernel_size`: odd. `rank`: of A B; it bounds how many patterns a unit can hold. `bound`: how the norm of weights is
-    bounded; see the module. `vote`: whether b is trained; never with ``wb``. `eps`: added to squared norms. Raises
-    UsageError for an unknown bound, a rank below 1, or an even kernel.
+    `kernel_size`: odd. `rank`: of A B; it bounds how many patterns a unit can hold. `bound`: see the module. `vote`:
+    whether b is trained; never with ``wb``.
     """
 
     def __init__(
@@ -111,15 +105,15 @@ class CodaConv3d(DynamicLinear):
             raise UsageError(f"bound = {bound!r}: allowed are {', '.join(get_args(Bound))}.")
         if rank < 1:
             raise UsageError(f"rank = {rank}: a dynamic alignment unit needs a rank of 1 or more.")
-        self.kernel_size, self.stride = _three(kernel_size), _three(stride)
+        self.kernel_size, self.stride = three(kernel_size), three(stride)
         if not all(side % 2 for side in self.kernel_size):
             raise UsageError(f"kernel_size = {kernel_size}: sides must be odd, so that padding keeps the grid.")
         self.padding = (self.kernel_size[0] // 2, self.kernel_size[1] // 2, self.kernel_size[2] // 2)
         self.in_channels, self.out_channels, self.rank, self.bound = in_channels, out_channels, rank, bound
         self.eps, self.values_at_once = eps, VALUES_AT_ONCE
         patch = (in_channels, *self.kernel_size)
-        own = out_channels if bound == "wb" else 1
-        self.reduce_weight = _uniform((own * rank, *patch), math.prod(patch))
+        reducing = out_channels if bound == "wb" else 1
+        self.reduce_weight = _uniform((reducing * rank, *patch), math.prod(patch))
         self.expand_weight = _uniform((out_channels * rank, *patch), rank)
         self.vote_weight = _uniform((out_channels, *patch), rank) if vote and bound != "wb" else None
 
@@ -152,9 +146,8 @@ class CodaConv3d(DynamicLinear):
             size = patterns.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
             scale = (by_unit.square().sum(2) + self.eps).rsqrt() / size
             return (by_unit * products).sum(2) * self.held(scale)
-        vote = patterns.new_zeros(len(patterns), patterns.shape[2])
-        if self.vote_weight is not None:
-            vote = self.vote_weight.flatten(1)
+        none = patterns.new_zeros(len(patterns), patterns.shape[2])
+        vote = none if self.vote_weight is None else self.vote_weight.flatten(1)
         bound: Literal["l2", "sq"] = "l2" if self.bound == "l2" else "sq"
         scale = bounding_scale(bound, squared_weight_norm(reduced, patterns, vote), self.eps)
         answer = (reduced[:, None] * products).sum(2)
@@ -189,10 +182,6 @@ def _uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in)))
 
 
-def _three(value: int | Sides3) -> Sides3:
-    return (value, value, value) if isinstance(value, int) else value
-
-
 KERNEL = 3
 
 
@@ -204,10 +193,7 @@ class PatchEmbedding(nn.Sequential):
 
 
 def require_voxel_level(model: nn.Module) -> None:
-    """Refuse to call a map of contributions one of voxels where the network is linear in an embedding only.
-
-    Raises UsageError if the network has a learnt embedding.
-    """
+    """Refuse to call a map of contributions one of voxels where the network is linear in an embedding only."""
     if any(isinstance(module, PatchEmbedding) for module in model.modules()):
         raise UsageError(
             "the network is linear in a learnt embedding of patches, not in voxels: its contributions are no map of "
@@ -215,16 +201,9 @@ def require_voxel_level(model: nn.Module) -> None:
         )
 
 
-ENCODED = 2
-"""Channels of an encoded volume."""
-
-
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a network, first to last.
-
-    `units`: of all layers but the last, which has one per output. `ranks`, `kernels`, `strides`: of all layers.
-    """
+    """The layers of a network, first to last; `units`: of all but the last, which has one per output."""
 
     units: tuple[int, ...]
     ranks: tuple[int, ...]
@@ -258,11 +237,7 @@ class SumPool(nn.Module):
 
 
 def stack(layers: Layers, before: int, outputs: int, bound: Bound, flat: bool = False) -> list[CodaConv3d]:
-    """The layers of a network.
-
-    `before`: channels of the input. `flat`: with kernels and strides of two dimensions, as in the source; volumes then
-    have one slice.
-    """
+    """The layers of a network; `flat`: with kernels and strides of two dimensions, as in the source, for one slice."""
     made = []
     for units, rank, kernel, stride in zip(
         (*layers.units, outputs), layers.ranks, layers.kernels, layers.strides, strict=True

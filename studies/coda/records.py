@@ -101,11 +101,8 @@ def _smallest(settings: CodaConfig) -> int:
 
 
 def _described(settings: CodaConfig) -> str:
-    enters = (
-        f"a learnt embedding of patches ({settings.embedding} filters)"
-        if settings.embedding
-        else "each intensity v as the pair [v, 1 − v]"
-    )
+    enters = f"a learnt embedding of patches ({settings.embedding} filters)"
+    enters = enters if settings.embedding else "each intensity v as the pair [v, 1 − v]"
     return (
         f"was a CoDA network [@coda] of {len(settings.ranks)} layers of dynamic alignment units in three dimensions "
         f"(weights {BOUNDS[settings.bound]}, ranks {min(settings.ranks)} to {max(settings.ranks)}), which takes "

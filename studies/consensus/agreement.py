@@ -15,9 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from heatlas.pipeline.evaluation.bench.judging import (
-    class_difference,
-)
+from heatlas.pipeline.evaluation.bench.judging import class_difference
 from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, Floats, participant_interval
 from heatlas.pipeline.evaluation.scores.localisation import (
     FIRST,
@@ -99,7 +97,6 @@ class Trend:
 
     @property
     def answer(self) -> str:
-        """Whether the score rises with accuracy."""
         if np.isnan(self.p) or self.p >= LEVEL:
             return UNKNOWN
         return YES if self.rho > 0 else NO
@@ -122,11 +119,8 @@ def trend(accuracy: Floats, score: Floats, seed: int) -> Trend:
     if n < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return Trend(n, float("nan"), float("nan"))
     x, y = x - x.mean(), y - y.mean()
-    exact = n <= MOST_EXACT
-    random = generator(seed, "trend")
-    orders = (
-        np.array(list(permutations(range(n)))) if exact else np.stack([random.permutation(n) for _ in range(ORDERS)])
-    )
+    exact, random = n <= MOST_EXACT, generator(seed, "trend")
+    orders = np.array(list(permutations(range(n))) if exact else [random.permutation(n) for _ in range(ORDERS)])
     size = np.sqrt((x @ x) * (y @ y))
     rho = float(x @ y / size)
     extreme = np.abs(y[orders] @ x) / size >= abs(rho) - 1e-12
@@ -202,11 +196,10 @@ CONSENSUS_TABLES = (CONSENSUS_TABLE, NETWORKS_TABLE, REGIONS_TABLE)
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """One map by one set of networks.
+    """One map by one set of networks, and how accurate these are.
 
-    `networks`, `kind`: as of `studies.consensus.stage.Networks`. `densities`: per participant and class
-    (`pipeline.evaluation.bench.judging.participant_densities`). `paired`: whether everyone has a copy of either class.
-    `accuracy`: ``balanced_accuracy`` and ``auc``.
+    `networks`, `kind`: as of `studies.consensus.stage.Networks`. `densities`: per participant and class. `paired`:
+    whether everyone has a copy of either class.
     """
 
     networks: str
@@ -220,22 +213,21 @@ class Evidence:
     def difference(self) -> Floats:
         return class_difference(self.densities, self.paired)
 
-    def of_fold(self, fold: int) -> Floats:
-        own = self.densities[self.densities.index.get_level_values("fold") == fold]
-        return class_difference(own, self.paired)
-
     @property
-    def folds(self) -> list[int]:
-        return sorted(set(self.densities.index.get_level_values("fold")))
+    def of_folds(self) -> dict[int, Floats]:
+        """The difference between the classes in each fold."""
+        folds = self.densities.index.get_level_values("fold")
+        return {fold: class_difference(self.densities[folds == fold], self.paired) for fold in sorted(set(folds))}
 
 
 def pair_rows(found: Sequence[Evidence], seed: int) -> list[dict[str, object]]:
     """Rows of ``consensus.tsv`` of one map: folds of the run's own networks, then all pairs of sets."""
     rows: list[dict[str, object]] = []
-    for own in (one for one in found if one.kind == OWN):  # none where the method is not defined for the run's family
-        for first, second in combinations(own.folds, 2):
+    # none where the method is not defined for the run's family
+    for of_run in (one for one in found if one.kind == OWN):
+        for (first, values), (second, others) in combinations(of_run.of_folds.items(), 2):
             names = {"differ_in": FOLDS, "first_networks": f"fold-{first}", "second_networks": f"fold-{second}"}
-            rows.append(names | _ranking_agreement(own.of_fold(first), own.of_fold(second)))
+            rows.append(names | _ranking_agreement(values, others))
     for one, other in combinations(found, 2):
         kinds = {one.kind, other.kind} - {OWN}
         row: dict[str, object] = {"differ_in": kinds.pop() if len(kinds) == 1 else SEVERAL}
@@ -262,7 +254,6 @@ def _ranking_agreement(first: Floats, second: Floats) -> dict[str, object]:
 
 
 def network_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict[str, object]]:
-    """Rows of ``consensus_networks.tsv`` of one map."""
     differences = [one.difference for one in found]
     rows = []
     for place, (one, values) in enumerate(zip(found, differences, strict=True)):
@@ -270,17 +261,15 @@ def network_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict
         known = [value for value in others if np.isfinite(value)]
         groups = np.array(one.densities.columns)
         ordered = groups[np.argsort(places(values), kind="stable")]
-        row: dict[str, object] = {
-            "networks": one.networks, "kind": one.kind, **one.accuracy,
-            "n_participants": one.densities.index.get_level_values("participant_id").nunique(),
-            "n_undefined": one.n_undefined, "agreement": float(np.mean(known)) if known else np.nan,
-            "in_consensus": one.kind != EPOCHS,
-            "first_groups": "; ".join(ordered[: int(in_first(values).sum())]) or None,
-        }  # fmt: skip
+        row: dict[str, object] = {"networks": one.networks, "kind": one.kind, **one.accuracy}
+        row["n_participants"] = one.densities.index.get_level_values("participant_id").nunique()
+        row |= {"n_undefined": one.n_undefined, "agreement": float(np.mean(known)) if known else np.nan}
+        row["in_consensus"] = one.kind != EPOCHS
+        row["first_groups"] = "; ".join(ordered[: int(in_first(values).sum())]) or None
         if len(planted):
-            scores = region_scores(values, np.isin(groups, planted).tolist())
-            row |= {"auroc_difference": scores["auroc"], "hits_difference": scores["hits"]}
-            row["n_planted"] = int(np.isin(groups, planted).sum())
+            truth = np.isin(groups, planted)
+            scores = region_scores(values, truth.tolist())
+            row |= {"auroc_difference": scores["auroc"], "hits_difference": scores["hits"], "n_planted": truth.sum()}
         rows.append(row)
     return rows
 
@@ -303,21 +292,13 @@ def region_rows(found: Sequence[Evidence], planted: Sequence[str]) -> list[dict[
 
 
 def better_line(name: str, rows: pd.DataFrame, seed: int) -> str:
-    """Whether better classifiers give better evidence by one map, as printed.
-
-    `rows`: rows of ``consensus_networks.tsv`` of this map.
-    """
+    """Whether better classifiers give better evidence by one map, as printed; `rows`: of ``consensus_networks.tsv``."""
     of = {"AUROC of planted regions": "auroc_difference", "agreement with other networks": "agreement"}
-    found = trends(rows, seed)
-    known = [(title, found[column]) for title, column in of.items() if np.isfinite(found[column].p)]
+    accuracy = rows["balanced_accuracy"].to_numpy(float)
+    trends = {title: trend(accuracy, rows[column].to_numpy(float), seed) for title, column in of.items()}
+    known = [(title, one) for title, one in trends.items() if np.isfinite(one.p)]
     answer = known[0][1].answer if known else "not known"
     numbers = "; ".join(f"{title}: rho {one.rho:.2f}, p = {one.p:.2g}" for title, one in known)
     balanced = rows["balanced_accuracy"]
     range_of = f"balanced accuracy {balanced.min():.2f} to {balanced.max():.2f}"
     return f"  {name}: {answer} ({len(rows)} sets of networks, {range_of}{'; ' + numbers if numbers else ''})"
-
-
-def trends(rows: pd.DataFrame, seed: int) -> dict[str, Trend]:
-    """How the truth score and the agreement go with balanced accuracy over sets of networks."""
-    accuracy = rows["balanced_accuracy"].to_numpy(float)
-    return {name: trend(accuracy, rows[name].to_numpy(float), seed) for name in ("auroc_difference", "agreement")}

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -58,11 +59,10 @@ QUICK_EPOCHS = (1, 4)
 
 @dataclass(frozen=True)
 class Networks:
-    """One set of networks.
+    """One set of networks, with whose folds and recipe they are.
 
-    `name`: ``run``, ``repeat-2``, ``epochs-4``, ``family-resnet10``. `kind`: `OWN`, `SEED`, `EPOCHS` or `FAMILY`.
-    `layout`: whose folds they are. `config`: recipe. `repeat`: which training of the fold: further seeds are those that
-    ``[training] repeats`` would take. `made`: whether the run has trained them.
+    `name`: ``run``, ``repeat-2``, ``epochs-4``, ``family-resnet10``. `repeat`: which training of the fold: further
+    seeds are those that ``[training] repeats`` would take. `made`: whether the run has trained them.
     """
 
     name: str
@@ -73,21 +73,15 @@ class Networks:
     made: bool = False
 
     def explaining(self, cohort: JudgedCohort) -> JudgedCohort:
-        """The cohort as these networks explain it."""
         return dataclasses.replace(cohort, name=f"{cohort.name}_{self.name}", layout=self.layout, config=self.config)
 
     @property
     def variant(self) -> Variant:
-        """These networks as they are trained."""
         return Variant(self.layout.networks, self.config, repeat=self.repeat)
 
 
 def family_settings(text: str, config: Config) -> ModelConfig:
-    """Settings of a family as typed: ``resnet10`` or ``resnet10:width=0.25:stem_stride=4``.
-
-    Raises UsageError for an unknown family, setting or value, or a setting that is given twice. Raises BadInputError if
-    the grid of the run is too small for it.
-    """
+    """Settings of a family as typed: ``resnet10`` or ``resnet10:width=0.25:stem_stride=4``."""
     name, *texts = text.split(":")
     values: dict[str, object] = {"architecture": name.strip()}
     for one in texts:
@@ -110,8 +104,6 @@ def require_different(families: Sequence[str], config: Config) -> None:
     """Refuse a family that is that of the run, or another one, in the same settings.
 
     Its networks have the same seeds, so they are the same networks, and would count twice.
-
-    Raises UsageError, BadInputError for such a family, or as `family_settings`.
     """
     known = {config.model: "the networks of the run"}
     for text in dict.fromkeys(families):
@@ -171,16 +163,17 @@ def agree(
     """Train the networks that are missing, explain every scan by every set, and write the tables.
 
     `explanations_of`: what is asked of networks with a recipe; methods not defined for its family are left out.
-    `seeds`, `families`, `quick`: as of `sets_of_networks`. Raises UsageError,
-    BadInputError before any training: for an unknown family or setting, or a fold without controls.
+    `seeds`, `families`, `quick`: as of `sets_of_networks`.
     """
     sets = sets_of_networks(cohort, seeds, families, quick)
     map_jobs(sets[0].explaining(cohort), explanations_of(cohort.config), digests, STAGE)  # refuses a lack of controls
     variants = [networks.variant for networks in sets if not networks.made]
     further = trained(cohort, variants, executor, digests, "training further networks")
-    whole = [networks for networks in sets if networks.made or networks.variant.name in further.whole]
+    whole = []
     for networks in sets:
-        if networks not in whole:
+        if networks.made or len(further.jobs[networks.variant.name]) == len(cohort.tested_folds):
+            whole.append(networks)
+        else:
             failures = cohort.layout.failures
             log.warning("Consensus: %s is left out, since a training failed; see %s", networks.name, failures)
     asked = {networks.name: explanations_of(networks.config) for networks in whole}
@@ -198,27 +191,25 @@ def agree(
 
 
 def _evidence(networks: Networks, cohort: JudgedCohort, rows: CohortMaps, name: str) -> Evidence:
-    """One map by one set of networks."""
-    own = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
-    margin = own.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)
+    of_map = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")
+    margin = of_map.loc[[scan.scan_id for scan in cohort.scans], "logit"].to_numpy(float)
     once = scored(margin, cohort.people, np.ones((1, len(margin))))
     accuracy = {key: value.value for key, value in once.items()}
     table = participant_densities(cohort, rows, name)
-    return Evidence(networks.name, networks.kind, table, is_paired(cohort), accuracy, int(own["undefined"].sum()))
+    return Evidence(networks.name, networks.kind, table, is_paired(cohort), accuracy, int(of_map["undefined"].sum()))
 
 
 def _write(cohort: JudgedCohort, evidence: dict[str, list[Evidence]]) -> None:
-    """Write the tables, and print whether better classifiers give better evidence."""
     planted, seed = cohort.truth.groups if cohort.truth else (), cohort.config.seed
     pairs, networks, regions = [], [], []
     log.info("Do better classifiers give better evidence?")
     for name, found in evidence.items():
         identity = {"cohort": cohort.name, "map": name}
         pairs += [identity | row for row in pair_rows(found, seed)]
-        own = [identity | row for row in network_rows(found, planted)]
-        networks += own
+        of_map = [identity | row for row in network_rows(found, planted)]
+        networks += of_map
         regions += [identity | row for row in region_rows(found, planted)]
-        log.info("%s", better_line(name, NETWORKS_TABLE.frame(own), seed))
+        log.info("%s", better_line(name, NETWORKS_TABLE.frame(of_map), seed))
     counts = {"n_participants": "Int64", "n_planted": "Int64"}
     CONSENSUS_TABLE.write(cohort.layout, CONSENSUS_TABLE.frame(pairs).astype({"n_participants": "Int64"}))
     NETWORKS_TABLE.write(cohort.layout, NETWORKS_TABLE.frame(networks).astype(counts))
@@ -227,11 +218,7 @@ def _write(cohort: JudgedCohort, evidence: dict[str, list[Evidence]]) -> None:
 
 def _consensus(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
     request = bench.request
-    seeds = 1 if request.quick else FURTHER_SEEDS
-
-    def methods(config: Config) -> tuple[Explanation, ...]:
-        return few_methods(request, config)
-
+    seeds, methods = 1 if request.quick else FURTHER_SEEDS, partial(few_methods, request)
     return agree(cohort, methods, seeds, request.families, request.quick, bench.executor, bench.digests)
 
 

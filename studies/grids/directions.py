@@ -110,8 +110,8 @@ class Claim:
 def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
     """What Rao et al. found, for methods under the names of `studies.grids.studies`.
 
-    `kernels`: kernels of the smoothing study, in ascending order; the literature recommends the last but one. `pooled`:
-    whether the network pools its last map globally; some claims are about such networks only.
+    `kernels`: of the smoothing study, in ascending order; the literature recommends the last but one. `pooled`: whether
+    the network pools its last map globally; some claims are about such networks only.
     """
     ixg, intgrad, cam, focus = "input-x-gradient", "integrated-gradients", "grad-cam", "lrp focus"
     smooth = [f"smooth-{name} kernel={kernels[-2:][0]}" for name in (ixg, intgrad)]
@@ -142,9 +142,9 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
         Claim("IntGrad at the input, smoothed most, beats Grad-CAM at the last stage", Side("GridPG", widest), last),
         Claim("Smoothing costs some locality", Side("DiFull", intgrad), Side("DiFull", smooth[1])),
     ]  # fmt: skip
-    claimed += [Claim(f"{method_title(name)} marks only what the head sees", Side("DiFull", name), "1", True,
-                    name in (focus, "guided-backpropagation"))
-              for name in (*backward, "layer-cam", focus)]  # fmt: skip
+    for name in (*backward, "layer-cam", focus):
+        title, constructed = f"{method_title(name)} marks only what the head sees", name in (focus, backward[1])
+        claimed.append(Claim(title, Side("DiFull", name), "1", True, constructed))
     claimed += [
         Claim("Grad-CAM marks what the head cannot see", Side("DiFull", ixg), Side("DiFull", cam, "last")),
         Claim("Grad-CAM is worse in DiFull than in GridPG", last, Side("DiFull", cam, "last")),
@@ -166,7 +166,6 @@ def claims(kernels: Sequence[int], pooled: bool) -> tuple[Claim, ...]:
 
 
 def _name_in_sentence(method: str) -> str:
-    """Name of a method inside a sentence."""
     title = method_title(method)
     return title[:1].lower() + title[1:]
 
@@ -180,10 +179,7 @@ def by_participant(made: pd.DataFrame, participants: Mapping[int, str], column: 
 def summary_of_grids(scores: pd.DataFrame, participants: Mapping[int, str], seed: int = 0) -> pd.DataFrame:
     """Mean scores per setting, kind of grid, method and stage: `GRIDS_TABLE` without what the network is like.
 
-    Undefined maps count as 0, so that a method gains nothing by having none.
-
-    `scores`: scores from `studies.grids.grid_scores.grid_scores`. `participants`: participant of each scan.
-    `seed`: seed of the intervals.
+    Undefined maps count as 0, so that a method gains nothing by having none. `scores`: from `grid_scores`.
     """
     rows = []
     places = ["setting", "kind", "method", "stage"]
@@ -206,12 +202,7 @@ def summary_of_grids(scores: pd.DataFrame, participants: Mapping[int, str], seed
 def directions(
     scores: pd.DataFrame, participants: Mapping[int, str], asked: Sequence[Claim], seed: int = 0
 ) -> pd.DataFrame:
-    """A row per claim: the paired difference with its interval, and whether the claim holds.
-
-    `scores`: scores from `studies.grids.grid_scores.grid_scores`. `participants`: participant of each scan.
-    `seed`: seed of the intervals. Returns `DIRECTIONS_TABLE`; the cohort is empty. Raises BadInputError for a scan
-    without a participant.
-    """
+    """A row per claim: the paired difference with its interval, and whether the claim holds; without the cohort."""
     made = scores[scores["grid"].notna()]
     unknown = set(made["scan"].astype(int)) - set(participants)
     if unknown:
@@ -239,10 +230,8 @@ def _row(made: pd.DataFrame, participants: Mapping[int, str], claim: Claim, seed
     holds = _holds(each, low, high, claim.near)
     if claim.constructed and holds == "yes":
         holds = BY_CONSTRUCTION
-    return row | {
-        "n_participants": len(each), "difference": float(each.mean()), "ci_low": low, "ci_high": high,
-        "holds": holds,
-    }  # fmt: skip
+    row |= {"n_participants": len(each), "difference": float(each.mean()), "holds": holds}
+    return row | {"ci_low": low, "ci_high": high}
 
 
 def _holds(each: np.ndarray, low: float, high: float, near: bool) -> str:
@@ -257,7 +246,6 @@ def _holds(each: np.ndarray, low: float, high: float, near: bool) -> str:
 
 
 def _of(made: pd.DataFrame, side: Other) -> pd.DataFrame | None:
-    """Rows of a side; None for chance and for 1."""
     if isinstance(side, str):
         return None
     kind = side.kind or KIND_OF[side.setting]

@@ -11,15 +11,9 @@ DiPart     the whole grid                      one cell of the last map         
 DiFull     each cell alone                     one cell of the last map             the cell alone
 =========  ==================================  ===================================  ==============================
 
-DiFull holds for every network, also those with statistics of the whole volume. At a later stage its features are those
-of all cells put together, and the network reads one of them: gradients to the others are exactly 0, but a method may
-still mark them (class activation maps do). LRP and guided backpropagation run through the layers that computed the
-logit, so their map is that of the cell alone, and exactly 0 elsewhere.
-
-Maps of a later stage are brought to the grid of the input cell by cell in DiFull, so that nothing leaks across a
-border.
-
-Source: Rao, Böhle & Schiele 2022.
+DiFull holds for every network. At a later stage its features are those of all cells put together, of which the network
+reads one: gradients to the others are exactly 0, but a method may still mark them (class activation maps do). Maps of a
+later stage are brought to the grid of the input cell by cell. Source: Rao, Böhle & Schiele 2022.
 """
 
 from __future__ import annotations
@@ -91,9 +85,8 @@ class PerCell(nn.Module):
 def network_of(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setting: Setting) -> StagedModel:
     """The network that looks at a whole grid, with the model's own layers; its logits are those of one cell.
 
-    `model`: `StagedModel` or `nn.Sequential` in evaluation mode; not changed. `cells`: (n, 1, D, H, W). `cell`: the
-    cell whose class is explained; GridPG has one logit for the whole grid and does not use it. Raises UsageError for a
-    network that the setting is not defined for; says why.
+    `model`: in evaluation mode; not changed. `cells`: (n, 1, D, H, W). `cell`: the cell whose class is explained;
+    GridPG has one logit for the whole grid and does not use it.
     """
     if setting == "GridPG":
         a, b, c = cells.shape[-3:]
@@ -126,11 +119,9 @@ def grid_maps(
 ) -> list[Tensor]:  # fmt: skip
     """The maps (D, H, W) that a method makes of a whole grid, on the grid of the input; most make one.
 
-    `model`, `layout`, `cells`, `cell`, `setting`: see `network_of`. `target`: output unit to explain. `method`: one
-    that compares with controls has those of a cell; a grid is compared with a grid of the same control. `stage`,
-    `start`: boundary of the *model* at which to explain, and the value explained; see
-    `pipeline.attribution.methods.attribute`. Raises UsageError where setting, method or stage is not defined for the
-    network. Raises BadInputError for a map that is not finite.
+    `method`: one that compares with controls has those of a cell; a grid is compared with a grid of the same control.
+    `stage`, `start`: boundary of the *model* at which to explain, and the value explained; see
+    `pipeline.attribution.methods.attribute`.
     """
     if setting == "DiFull" and isinstance(method, Propagation):
         alone = [one.speaking_for for one in attribute_all(model, cells[cell : cell + 1], target, method, stage, start)]
@@ -149,24 +140,20 @@ def grid_maps(
 
 def on_grid(method: Method, layout: Layout) -> Method:
     """The method with a grid of each of its controls, if it compares with any; else the same."""
-    own = getattr(method, "reference", None)
-    if own is None:
+    controls = getattr(method, "reference", None)
+    if controls is None:
         return method
-    grids = [layout.join([one] * layout.cells) for one in torch.split(own.volumes, 1)]
+    grids = [layout.join([one] * layout.cells) for one in torch.split(controls.volumes, 1)]
     # logits of single controls: they give the value of the reference, which shares do not need, without a pass each
-    reference = Reference(torch.cat(grids), own.people, own.logits)
-    changed: Any = dataclasses.replace(method, reference=reference)  # type: ignore[type-var]
-    method = changed
-    return method
+    reference = Reference(torch.cat(grids), controls.people, controls.logits)
+    return dataclasses.replace(method, reference=reference)  # type: ignore[type-var]
 
 
 def is_local(model: nn.Module, layout: Layout, cells: Tensor, cell: int, setting: Setting, seed: int = 0) -> bool:
     """Whether a network keeps the promise of its setting, on these very cells.
 
     DiFull: the logits stay the same bit by bit when noise takes the place of the other cells, and no gradient reaches
-    these. DiPart: no gradient lies farther from the cell than the receptive field reaches.
-
-    Raises UsageError where the setting promises nothing (GridPG), or is not defined for the network.
+    these. DiPart: no gradient lies farther from the cell than the receptive field reaches. GridPG promises nothing.
     """
     if setting == "GridPG":
         raise UsageError("GridPG lets the whole grid change the logit; there is nothing to check.")
@@ -222,9 +209,9 @@ GRID_COLUMNS: Mapping[str, str] = {
 class GridMethod:
     """A method asked at one stage, under the names that its maps have in tables.
 
-    `start`: value that is explained. `more`: names of further maps: those that the method makes beside the first, then
-    those of `kernels`. `kernels`: edges of Gaussians that smooth the first map. `depth`: how deep the stage lies, 0 to
-    1. `note`: why it is not asked after all; empty if it is.
+    `more`: names of further maps: those that the method makes beside the first, then those of `kernels`. `kernels`:
+    edges of Gaussians that smooth the first map. `depth`: how deep the stage lies, 0 to 1. `note`: why it is not asked
+    after all; empty if it is.
     """
 
     name: str
@@ -261,10 +248,9 @@ def grid_scores(
 ) -> pd.DataFrame:
     """Scores of all methods on all grids.
 
-    `model`: `StagedModel` or `nn.Sequential` in evaluation mode. `read`: scan number (as in `Grid.scans`) to its volume
-    (1, D, H, W), as the network sees it. `keep`: receives every map, for `studies.grids.stage`. Returns
-    `GRID_COLUMNS`; a row per setting, method, stage and grid. Where a setting or method is not defined for the network,
-    one row that says so.
+    `read`: scan number (as in `Grid.scans`) to its volume (1, D, H, W), as the network sees it. `keep`: receives every
+    map. A row per setting, method, stage and grid; where a setting or method is not defined for the network, one row
+    that says so.
     """
     rows: list[dict[str, Any]] = []
     for setting in settings:
@@ -302,7 +288,6 @@ def _rows(
 def _maps(
     model: nn.Module, layout: Layout, cells: Tensor, grid: Grid, asked: GridMethod, setting: Setting
 ) -> list[Tensor]:
-    """All maps of what is asked, in the order of its names."""
     maps = grid_maps(model, layout, cells, grid.target, grid.cell, asked.method, asked.stage, setting, asked.start)
     return [*maps, *(gaussian_smooth(maps[0][None, None], kernel)[0, 0] for kernel in asked.kernels)]
 

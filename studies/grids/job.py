@@ -80,16 +80,12 @@ class GridToScore(Unit):
 
 
 def layout_of(kind: Kind, settings: GridsConfig) -> Layout:
-    """Cells of a kind of grid."""
     return Layout(PAIR if kind == "pair" else settings.layout)
 
 
 @kept_memory()
 def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, Any]:
-    """Write ``scores`` and ``invariance`` (TSV) and ``pictures`` (NPZ) of a grid; the function of a `Job`.
-
-    Raises BadInputError if a scan or the network cannot be read or do not fit.
-    """
+    """Write ``scores`` and ``invariance`` (TSV) and ``pictures`` (NPZ) of a grid; the function of a `Job`."""
     device, grid = chosen_device(task.training), task.grid
     loaded, layout = task.network.load(device), layout_of(grid.kind, task.settings)
     read = [torch.from_numpy(read_network_volume(files, loaded.input))[None] for files in task.files]
@@ -113,13 +109,11 @@ def score_grid(outputs: Mapping[str, Path], task: GridToScore) -> Mapping[str, A
     for setting in SETTINGS_OF[grid.kind]:
         with exact_float32(device):
             local = _kept_promise(loaded.model, layout, cells, grid.cell, setting, task.seed)
-        own = grid_scores(loaded.model, volumes.__getitem__, layout, [grid], asked, [setting], keep)
-        refused = [
-            {"setting": setting, "method": one.entry.name, "kind": grid.kind, "cells": layout.cells, "note": REGIONAL}
-            for one in task.explanations if regional(one)
-        ]  # fmt: skip
-        own = pd.concat([own, pd.DataFrame(refused, columns=list(GRID_COLUMNS))]) if refused else own
-        frames.append(own.assign(grid=own["grid"].where(own["grid"].isna(), task.number), local=local))
+        scores = grid_scores(loaded.model, volumes.__getitem__, layout, [grid], asked, [setting], keep)
+        row = {"setting": setting, "kind": grid.kind, "cells": layout.cells, "note": REGIONAL}
+        refused = [{**row, "method": one.entry.name} for one in task.explanations if regional(one)]
+        scores = pd.concat([scores, pd.DataFrame(refused, columns=list(GRID_COLUMNS))]) if refused else scores
+        frames.append(scores.assign(grid=scores["grid"].where(scores["grid"].isna(), task.number), local=local))
     write_table(outputs["scores"], pd.concat(frames)[list(JOB_COLUMNS)])
     rows = _invariance(loaded.model, layout, cells, surroundings, usable, grid, task.settings)
     write_table(outputs["invariance"], pd.DataFrame(rows, columns=list(INVARIANCE_ROW)))
@@ -154,8 +148,7 @@ def picture(values: Tensor, layout: Layout, cell: int) -> NDArray[np.float32]:
     """Positive part of a map (D, H, W) summed along the last axis, the explained cell first."""
     cells = layout.split(values.clamp(min=0)[None, None])
     order = [cell, *(number for number in range(layout.cells) if number != cell)]
-    found: NDArray[np.float32] = layout.compose(cells[order])[0, 0].sum(dim=2).float().cpu().numpy()
-    return found
+    return np.asarray(layout.compose(cells[order])[0, 0].sum(dim=2).float().cpu().numpy())
 
 
 def _invariance(
@@ -183,7 +176,7 @@ def _invariance(
     slopes = [torch.autograd.grad(logits[0, unit], leaf, retain_graph=True)[0] for unit in range(logits.shape[1])]
     places = each.double().sum(1, keepdim=True)
     whole = layout.compose(places)
-    own = [layout.compose(torch.stack([one.double().mean(1)] * layout.cells)).flatten() for one in slopes]
+    weights = [layout.compose(torch.stack([one.double().mean(1)] * layout.cells)).flatten() for one in slopes]
     connected = torch.zeros(whole.shape[-3:], dtype=torch.bool, device=whole.device)
     connected[layout.box(grid.cell, layout.cell_shape(whole))] = True
     if reference is not None and controls is not None:
@@ -198,4 +191,4 @@ def _invariance(
             continue
         method = fitted(explanation.build(surroundings), sides, settings=settings)
         asked.append(GridMethod(explanation.entry.name, method, start=explanation.start))
-    return invariance_rows(whole, torch.stack(own), connected.flatten(), grid.target, asked)
+    return invariance_rows(whole, torch.stack(weights), connected.flatten(), grid.target, asked)

@@ -50,21 +50,17 @@ class Layout:
 
     @property
     def cells(self) -> int:
-        """Number of cells."""
         return math.prod(self.counts)
 
     def place(self, cell: int) -> Shape:
-        """Position of a cell along each axis."""
         _, b, c = self.counts
         return cell // (b * c), cell // c % b, cell % c
 
     def box(self, cell: int, shape: Shape) -> tuple[slice, slice, slice]:
-        """Where a cell lies in a grid of cells of a shape."""
         a, b, c = (slice(n * side, (n + 1) * side) for n, side in zip(self.place(cell), shape, strict=True))
         return a, b, c
 
     def shape(self, cell: Shape) -> Shape:
-        """Voxels of the whole grid."""
         a, b, c = (n * side for n, side in zip(self.counts, cell, strict=True))
         return a, b, c
 
@@ -82,19 +78,13 @@ class Layout:
         return torch.cat(planes, dim=2)
 
     def cell(self, whole: Tensor, number: int) -> Tensor:
-        """One cell (B, C, d, h, w) of grids (B, C, D, H, W)."""
         box = self.box(number, self.cell_shape(whole))
         return whole[:, :, *box]
 
     def split(self, whole: Tensor) -> Tensor:
-        """All cells (n, C, d, h, w) of one grid (1, C, D, H, W)."""
         return torch.cat([self.cell(whole, number) for number in range(self.cells)])
 
     def cell_shape(self, whole: Tensor) -> Shape:
-        """Voxels of one cell of a grid.
-
-        Raises BadInputError if the grid cannot be cut into equal cells.
-        """
         sides = tuple(whole.shape[-3:])
         if any(side % n for side, n in zip(sides, self.counts, strict=True)):
             raise BadInputError(f"a volume of {sides} voxels cannot be cut into {self.counts} equal cells.")
@@ -134,10 +124,7 @@ ATTEMPTS = 100
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Scans that may stand in a grid.
-
-    `scans`: their places in the table of scans. `labels`: class of each. `confidence`: probability of its class.
-    """
+    """Scans that may stand in a grid, by their places in the table of scans, with the probability of their class."""
 
     scans: NDArray[np.int64]
     labels: NDArray[np.int64]
@@ -145,7 +132,6 @@ class Candidates:
     confidence: NDArray[np.float64]
 
     def of(self, label: int) -> NDArray[np.int64]:
-        """Rows of one class."""
         return np.flatnonzero(self.labels == label)
 
 
@@ -153,8 +139,7 @@ class Candidates:
 class Grid:
     """One grid and the question asked of it.
 
-    `scans`: scan in each cell, by its place in the table of scans. `labels`: class of each. `target`: the class
-    explained. `cell`: where it is.
+    `scans`: scan in each cell, by its place in the table of scans. `target`: the class explained. `cell`: where it is.
     """
 
     kind: Kind
@@ -165,7 +150,6 @@ class Grid:
 
     @property
     def same_class(self) -> tuple[int, ...]:
-        """All cells of the target's class."""
         return tuple(number for number, label in enumerate(self.labels) if label == self.target)
 
 
@@ -178,9 +162,8 @@ def confident(
     The literature takes a confidence of 0.99 and more, which networks of this kind rarely have; so a share is taken and
     the threshold it gives is kept. Rescaling the probabilities (temperature) would choose the same scans.
 
-    `probabilities`: (scans, classes). `top`: share of the recognised scans of each class, above 0 to 1. `fewest`: scans
-    of each class taken at least, as far as they are recognised: a grid needs several. Raises BadInputError if a class
-    has no recognised scan; names all of them.
+    `probabilities`: (scans, classes). `top`: share of the recognised scans of each class, above 0 to 1. `fewest`: of
+    each class taken at least, as far as they are recognised: a grid needs several.
 
     Examples
     --------
@@ -190,7 +173,7 @@ def confident(
     ([0, 2], [0.9, 0.8])
     """
     truth = np.asarray(labels, dtype=np.int64)
-    own = np.asarray(probabilities, dtype=np.float64)[np.arange(len(truth)), truth]
+    confidence = np.asarray(probabilities, dtype=np.float64)[np.arange(len(truth)), truth]
     right = np.asarray(probabilities).argmax(axis=1) == truth
     classes = range(np.asarray(probabilities).shape[1])
     missing = [label for label in classes if not (right & (truth == label)).any()]
@@ -202,9 +185,9 @@ def confident(
     chosen = []
     for label in classes:
         rows = np.flatnonzero(right & (truth == label))
-        chosen.append(rows[np.argsort(-own[rows], kind="stable")][: max(fewest, round(top * len(rows)))])
+        chosen.append(rows[np.argsort(-confidence[rows], kind="stable")][: max(fewest, round(top * len(rows)))])
     scans = np.sort(np.concatenate(chosen))
-    return Candidates(scans, truth[scans], tuple(participants[n] for n in scans), own[scans])
+    return Candidates(scans, truth[scans], tuple(participants[n] for n in scans), confidence[scans])
 
 
 def draw_grids(
@@ -212,15 +195,14 @@ def draw_grids(
 ) -> tuple[Grid, ...]:
     """Grids with a scan of the target class in one cell: first the most confident scan, then the next, then again.
 
-    `target`: class to be explained. `count`: grids. `seed`: draws the place of the target and the other scans. Raises
-    BadInputError if there are too few scans or participants.
+    `count`: grids. `seed`: draws the place of the target and the other scans.
     """
     classes = sorted(set(candidates.labels.tolist()))
     grids = []
-    own = candidates.of(target)
-    own = own[np.argsort(-candidates.confidence[own], kind="stable")]
+    of_target = candidates.of(target)
+    of_target = of_target[np.argsort(-candidates.confidence[of_target], kind="stable")]
     for number in range(count):
-        explained = int(own[number % len(own)])
+        explained = int(of_target[number % len(of_target)])
         cell = 0 if kind == "corner" else int(seed.integers(layout.cells))
         for _ in range(ATTEMPTS):
             wanted = _classes(kind, layout, target, cell, classes, seed)
@@ -242,7 +224,6 @@ def draw_grids(
 def _classes(
     kind: Kind, layout: Layout, target: int, cell: int, classes: Sequence[int], seed: np.random.Generator
 ) -> list[int]:
-    """Class of every cell."""
     others = [label for label in classes if label != target]
     wanted = [int(label) for label in seed.choice(others, layout.cells - 1)]
     wanted.insert(cell, target)

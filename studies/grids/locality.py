@@ -41,15 +41,10 @@ def pools_globally(layer: nn.Module) -> bool:
 
 
 def has_global_pooling(model: nn.Module) -> bool:
-    """Whether one of the layers of a model, in order of computation, is global average pooling."""
     return any(pools_globally(layer) for _, layer in open_parts(model))
 
 
 def stages_of(model: nn.Module) -> list[nn.Module]:
-    """The stages of a `StagedModel` or the children of an `nn.Sequential`.
-
-    Raises UsageError for any other model.
-    """
     if isinstance(model, StagedModel):
         return list(model.stages)
     if isinstance(model, nn.Sequential):
@@ -62,8 +57,6 @@ def looking_at_cell(model: nn.Module, layout: Layout, cell: int) -> StagedModel:
 
     Averaging each cell and keeping one, by a convolution with weights of 0 and 1, is built of layers that all methods
     know, so that relevance and gradients pass through them exactly.
-
-    Raises UsageError for a network without global average pooling.
     """
     if not has_global_pooling(model):
         raise UsageError(
@@ -84,9 +77,8 @@ def looking_at_cell(model: nn.Module, layout: Layout, cell: int) -> StagedModel:
 def convolved(model: nn.Module, cell: Shape) -> StagedModel:
     """The network with its linear layers as convolutions, sliding over a map of any size, logits averaged.
 
-    `model`: with a flattening and linear layers; a network that averages or sums over all places is given back with the
-    same layers. `cell`: voxels of the volumes it was trained on. Raises UsageError for a head with other layers than
-    linear ones, dropout and activations.
+    A network that averages or sums over all places is given back with the same layers. `cell`: voxels of the volumes it
+    was trained on.
     """
     if has_global_pooling(model) or any(isinstance(layer, SumPool) for _, layer in open_parts(model)):
         return _staged(stages_of(model))
@@ -120,7 +112,6 @@ def _as_convolution(layer: nn.Linear, shape: MapShape) -> nn.Conv3d:
 
 
 def _last_map(model: nn.Module, cell: Shape) -> MapShape:
-    """Shape (C, d, h, w) of what is flattened."""
     weight = next(model.parameters())
     features: Tensor = torch.zeros((1, 1, *cell), dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
@@ -175,10 +166,7 @@ Triple = tuple[int, int, int]
 
 
 def local_layers(model: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
-    """Layers before the global pooling, after making sure that each works within a window.
-
-    Raises UsageError, naming the first layer whose locality cannot be promised.
-    """
+    """Layers before the global pooling; refuses a network of which one does not work within a window."""
     layers: list[tuple[str, nn.Module]] = []
     for name, layer in open_parts(model):
         if pools_globally(layer):
@@ -263,19 +251,13 @@ def _grown_block(program: Program, size: list[int], step: list[int]) -> tuple[li
             continue
         widest = [max(one[0][axis] for one in before) for axis in range(3)]
         module = operation.module
-        found[operation.value] = (
-            (widest, before[0][1])
-            if module is None or isinstance(module, (Sum, Concatenate, Reshape))
-            else _grown(module, widest, before[0][1])
-        )
+        grows = module is not None and not isinstance(module, (Sum, Concatenate, Reshape))
+        found[operation.value] = _grown(module, widest, before[0][1]) if grows else (widest, before[0][1])
     return found[program.result]
 
 
 def require_seen_alike(model: nn.Module, layout: Layout, cells: Tensor) -> None:
-    """Refuse a network whose last map of a grid is not that of its cells put together.
-
-    `cells`: (n, 1, D, H, W). Raises UsageError with both shapes.
-    """
+    """Refuse a network whose last map of a grid is not put together of those of its cells (n, 1, D, H, W)."""
     layers = local_layers(model)
     one, whole = (_shape_after(layers, x) for x in (cells[:1], layout.compose(cells)))
     wanted = tuple(n * side for n, side in zip(layout.counts, one, strict=True))

@@ -1,13 +1,9 @@
 """``--parts grids``: confident test scans of each fold side by side, and which of them every map marks.
 
-A run shows tables, and mean maps instead of examples that someone chose. The tables hold the shares of every method and
-stage, what the literature found, the likeness of methods, and invariance.
-
-AggAtt is the mean map of the best, the usual and the worst grids. Maps of one cell position are sorted by their share,
-best first, ties by positive attribution in the cell, and cut into bins of unequal size: the first 2 %, to 5 %, to 50 %,
-to 95 %, to 98 %, and the last 2 %. All bins share one scale.
-
-Source: Rao, Böhle & Schiele 2022.
+The tables hold the shares of every method and stage, what the literature found, the likeness of methods, and
+invariance. AggAtt is the mean map of the best, the usual and the worst grids: maps of one cell position are sorted by
+their share, ties by positive attribution in the cell, and cut into bins (`EDGES`) that share one scale. Source: Rao,
+Böhle & Schiele 2022.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -102,30 +98,22 @@ def agreement_table(scores: pd.DataFrame, cohort: str) -> pd.DataFrame:
     for (setting, kind), of_setting in of_grids.groupby(["setting", "kind"], sort=False):
         matrix = spearman_matrix(scores, str(setting), str(kind))
         values = matrix.to_numpy(float)
-        for a, first in enumerate(matrix.index):
-            for b in range(a + 1, len(matrix)):
-                made.append(
-                    [cohort, setting, kind, *first, *matrix.index[b], values[a, b], of_setting["grid"].nunique()]
-                )
+        count = of_setting["grid"].nunique()
+        for a, b in combinations(range(len(matrix)), 2):
+            made.append([cohort, setting, kind, *matrix.index[a], *matrix.index[b], values[a, b], count])
     return AGREEMENT_TABLE.frame(made).astype({"stage_a": "Int64", "stage_b": "Int64"})
 
 
 def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFrame:
-    """Means over grids, a row per method."""
     rows = pd.concat(frames, ignore_index=True)
     made = []
     for method, of_method in rows.groupby("method", sort=False):
         measured, notes = of_method[of_method["share_cancelling"].notna()], of_method["note"].dropna()
         plain, cancelling = measured["share_plain"].mean(), measured["share_cancelling"].mean()
-        made.append(
-            {
-                "cohort": cohort, "method": method, "n_grids": len(measured),
-                "logit_difference": of_method["logit_difference"].max(), "share_plain": plain,
-                "share_cancelling": cancelling,
-                "invariant": None if np.isnan(cancelling) else bool(abs(cancelling - plain) <= SAME),
-                "note": notes.iloc[0] if len(notes) else None,
-            }
-        )  # fmt: skip
+        row = {"cohort": cohort, "method": method, "n_grids": len(measured), "share_plain": plain}
+        row |= {"logit_difference": of_method["logit_difference"].max(), "share_cancelling": cancelling}
+        row["invariant"] = None if np.isnan(cancelling) else bool(abs(cancelling - plain) <= SAME)
+        made.append(row | {"note": notes.iloc[0] if len(notes) else None})
     return INVARIANCE_TABLE.frame(made).astype({"invariant": "boolean"})
 
 
@@ -137,10 +125,7 @@ SHOWN = 99.5
 
 @dataclass(frozen=True, eq=False)
 class Bin:
-    """Maps between two ranks.
-
-    `members`: maps, best first. `example`: the median of them. `mean`: (D, H, W). `share`: mean share.
-    """
+    """Maps between two ranks, best first; `example`: the median of them; `mean`: (D, H, W)."""
 
     members: tuple[int, ...]
     example: int
@@ -158,8 +143,6 @@ class Aggregated:
 
 def bin_edges(count: int, edges: Sequence[float] = EDGES) -> list[int]:
     """Ranks at which bins begin and end: rounded, at least one map per bin.
-
-    Raises BadInputError for fewer maps than bins.
 
     Examples
     --------
@@ -181,10 +164,9 @@ def aggregated(
     maps: NDArray[np.floating], shares: NDArray[np.floating], inside: NDArray[np.floating],
     edges: Sequence[float] = EDGES,
 ) -> Aggregated:  # fmt: skip
-    """Bins of maps of one cell position.
+    """Bins of maps (N, D, H, W) of one cell position.
 
-    `maps`: (N, D, H, W). `shares`: (N,), NaN for undefined maps. `inside`: (N,), positive attribution in the cell.
-    `edges`: per cent.
+    `shares`: (N,), NaN for undefined maps. `inside`: (N,), positive attribution in the cell. `edges`: per cent.
     """
     defined = np.flatnonzero(np.isfinite(shares))
     order = defined[np.lexsort((-np.asarray(inside)[defined], -np.asarray(shares)[defined]))]
@@ -193,14 +175,8 @@ def aggregated(
     for start, stop in pairwise(ranks):
         members = order[start:stop]
         mean = np.mean([np.asarray(maps[place], dtype=np.float64) for place in np.sort(members)], axis=0)
-        bins.append(
-            Bin(
-                tuple(map(int, members)),
-                int(members[(len(members) - 1) // 2]),
-                mean,
-                float(np.asarray(shares, dtype=np.float64)[members].mean()),
-            )
-        )
+        share = float(np.asarray(shares, dtype=np.float64)[members].mean())
+        bins.append(Bin(tuple(map(int, members)), int(members[(len(members) - 1) // 2]), mean, share))
     limit = float(np.percentile(np.abs([part.mean for part in bins]), SHOWN))
     return Aggregated(tuple(bins), limit)
 
@@ -279,7 +255,6 @@ class GridJobs(Judge):
     """Makes the jobs of a cohort."""
 
     def job(self, number: int, planned: Planned, every: bool) -> Job:
-        """The unit of work of one grid."""
         cohort, grid = self.cohort, planned.grid
         assert grid is not None
         scans, config = [cohort.scans[place] for place in grid.scans], cohort.config
@@ -295,8 +270,7 @@ class GridJobs(Judge):
 def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
     """Grids of every fold: of each class the most confident scans are explained, as many as the settings say.
 
-    With `quick` half as many, and no pairs. Where no grid can be made for a fold, kind and class, there is a
-    note instead.
+    With `quick` half as many, and no pairs. Where none can be made for a fold, kind and class, there is a note instead.
     """
     planned: list[Planned] = []
     settings = cohort.config.evaluation.grids
@@ -326,7 +300,6 @@ def planned_grids(cohort: JudgedCohort, quick: bool) -> list[Planned]:
 
 
 def _problem_of_fold(cohort: JudgedCohort, fold: int, error: BadInputError) -> str:
-    """What went wrong in a fold, with the names of the classes."""
     text = str(error).removeprefix("grids: ")
     for number, name in enumerate((cohort.config.cohort.negative, cohort.config.cohort.positive)):
         text = text.replace(f"class {number}", name)
@@ -355,11 +328,7 @@ def _candidates(cohort: JudgedCohort, fold: int, places: Sequence[int]) -> Candi
 def evaluate_grids(
     cohort: JudgedCohort, explanations: tuple[Explanation, ...], quick: bool, executor: Executor, digests: DigestCache
 ) -> list[Outcome]:
-    """Score all grids of a cohort and write the tables.
-
-    Raises BadInputError if no grid can be made in any fold, or all failed. Raises UsageError for settings that leave
-    nothing to make.
-    """
+    """Score all grids of a cohort and write the tables."""
     planned = planned_grids(cohort, quick)
     maker = GridJobs(cohort, explanations, Extent(), digests)
     jobs = [maker.job(number, plan, not quick) for number, plan in enumerate(planned) if plan.grid is not None]
@@ -379,7 +348,6 @@ def evaluate_grids(
 
 
 def _write_tables(cohort: JudgedCohort, planned: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
-    """Tables of all grids that were scored, and the arrays of their figure."""
     layout, seed = cohort.layout, cohort.config.seed
     scores = read_scores([outcome.job.outputs["scores"] for outcome in outcomes])
     people = {place: scan.participant_id for place, scan in enumerate(cohort.scans)}
@@ -398,18 +366,17 @@ def _write_tables(cohort: JudgedCohort, planned: Sequence[Planned], outcomes: Se
     INVARIANCE_TABLE.write(layout, invariance_table(frames, cohort.name))
     write_aggregated(layout.aggregated_maps, scores, outcomes)
     answers = answers_of_claims["holds"].fillna("n/a").value_counts()
-    log.info("Grids: claims of the literature that hold: %d; do not: %d; open: %d; by construction: %d; not asked: %d.",
-             *(int(answers.get(answer, 0)) for answer in ("yes", "no", "open", BY_CONSTRUCTION, "n/a")))  # fmt: skip
+    counts = [int(answers.get(answer, 0)) for answer in ("yes", "no", "open", BY_CONSTRUCTION, "n/a")]
+    text = "Grids: claims of the literature that hold: %d; do not: %d; open: %d; by construction: %d; not asked: %d."
+    log.info(text, *counts)
 
 
 def read_scores(paths: Sequence[Path]) -> pd.DataFrame:
-    """Scores of some grids, from the tables of their units of work."""
     texts = ["setting", "method", "kind", "note", "local"]
     return pd.concat([read_table(path, [], texts) for path in paths], ignore_index=True)
 
 
 def claims_about(files: FoldFiles) -> tuple[Claim, ...]:
-    """What the literature says of networks like this one."""
     loaded = load_model(files)
     return claims(smoothing_kernels(min(loaded.input.shape)), has_global_pooling(loaded.model))
 
@@ -421,22 +388,16 @@ def _yes_or_no(answers: pd.Series) -> str | None:
 
 def _notes(cohort: JudgedCohort, planned: Sequence[Planned]) -> pd.DataFrame:
     """A row per setting and kind where a fold has no grid."""
-    rows = {
-        (setting, planned_grid.kind, planned_grid.note)
-        for planned_grid in planned
-        if planned_grid.note
-        for setting in SETTINGS_OF[planned_grid.kind]
-    }
-    made = [
-        {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "n_participants": 0,
-         "n_grids": 0, "n_undefined": 0, "cells": layout_of(kind, cohort.config.evaluation.grids).cells, "note": note}
-        for setting, kind, note in sorted(rows)
-    ]  # fmt: skip
-    return GRIDS_TABLE.frame(made)
+    noted = {(setting, plan.kind, plan.note) for plan in planned if plan.note for setting in SETTINGS_OF[plan.kind]}
+    rows = []
+    for setting, kind, note in sorted(noted):
+        row = {"cohort": cohort.name, "setting": setting, "kind": kind, "method": ALL_METHODS, "note": note}
+        cells = layout_of(kind, cohort.config.evaluation.grids).cells
+        rows.append(row | {"n_participants": 0, "n_grids": 0, "n_undefined": 0, "cells": cells})
+    return GRIDS_TABLE.frame(rows)
 
 
 def _grids(bench: Bench, cohort: JudgedCohort) -> list[Outcome]:
-    """Judge the usual methods and those of `GRID_METHODS`."""
     methods = methods_of(bench.request, cohort.config)
     if not bench.request.methods:
         refused = family_of(cohort.config.model).refused

@@ -63,10 +63,7 @@ class Depth:
 
 
 def depths(model: nn.Module, every: bool = True) -> tuple[Depth, ...]:
-    """Stages at which a map can be asked for, from the input to the last with a convolution.
-
-    `every`: all of them; otherwise the input and the last.
-    """
+    """Stages at which a map can be asked for, from the input to the last with a convolution; or these two alone."""
     last = last_spatial_stage(model)
     stages = range(last + 1) if every else sorted({0, last})
     return tuple(Depth(stage, stage / last if last else 0.0) for stage in stages)
@@ -115,8 +112,8 @@ def asked_in_grids(
     denominators, and once more do not. Inherent maps of hybrids are also asked inside of the stem (`stem_depths`).
 
     `explanations`: without methods for which `regional` is true. `surroundings`: with the controls of a cell. `cell`:
-    voxels of a cell. `kind`: the studies of smoothing and LRP are asked in needle grids only. `every`: every stage;
-    otherwise two, `FEW_GAMMAS`, and in needle grids a note in place of methods that are slow there.
+    voxels of a cell. `every`: every stage; otherwise two, `FEW_GAMMAS`, and in needle grids a note in place of methods
+    that are slow there. The studies of smoothing and LRP are asked in needle grids only.
     """
     found: list[GridMethod] = []
     gammas = GAMMAS if every else FEW_GAMMAS
@@ -147,8 +144,8 @@ def asked_in_grids(
                 found.append(GridMethod(FROM_AIR, from_air, depth.stage, one.start, depth=depth.relative))
         if every and name == Inherent.name:
             for place, depth in enumerate(stem_depths(model), 1):
-                own = one.build(surroundings)
-                found.append(GridMethod(f"{name} {IN_STEM}{place}", own, depth.stage, one.start, depth=depth.relative))
+                title, method = f"{name} {IN_STEM}{place}", one.build(surroundings)
+                found.append(GridMethod(title, method, depth.stage, one.start, depth=depth.relative))
     return tuple(found)
 
 
@@ -175,7 +172,6 @@ def fitted(method: Method, sides: Sequence[int], stage: int | str = 0, settings:
 
 
 def _sides(model: StagedModel, cell: Shape, stage: int | str) -> tuple[int, ...]:
-    """Voxels of the features of one cell at a stage."""
     weight = next(model.parameters())
     features = torch.zeros((1, 1, *cell), dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
@@ -197,7 +193,6 @@ def smoothing_kernels(edge: int) -> tuple[int, ...]:
 
 
 def smoothed_name(name: str, kernel: int) -> str:
-    """Name of a smoothed map in tables."""
     return f"smooth-{name} kernel={kernel}"
 
 
@@ -234,12 +229,11 @@ def lrp_study(depth: Depth, batch_norm: Any = "fold", gammas: Sequence[float] = 
 def spearman_matrix(scores: pd.DataFrame, setting: str, kind: str) -> pd.DataFrame:
     """Rank correlation of the shares of every two methods and stages over the same grids.
 
-    `scores`: scores from `studies.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0.
-    Returns rows and columns are (method, stage) in the order of the table; NaN where a method has the same share on all
-    grids.
+    `scores`: of `studies.grids.grid_scores.grid_scores`; the share of undefined maps counts as 0. Rows and columns are
+    (method, stage) in the order of the table; NaN where a method has the same share on all grids.
     """
-    own = scores[(scores["setting"] == setting) & (scores["kind"] == kind) & scores["grid"].notna()]
-    wide = own.assign(share=own["share"].fillna(0)).pivot_table(
+    of_setting = scores[(scores["setting"] == setting) & (scores["kind"] == kind) & scores["grid"].notna()]
+    wide = of_setting.assign(share=of_setting["share"].fillna(0)).pivot_table(
         index="grid", columns=["method", "stage"], values="share", sort=False
     )
     return wide.corr(method="spearman")
@@ -260,8 +254,7 @@ def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> Equivale
     """Linear heads on a map of features.
 
     `weight`: (K, F): of the connected features; those of the others are set to 0. `bias`: (K,). `connected`: (F,),
-    bool: features of the map, flattened, that the head reads. Raises BadInputError if all features are connected, or
-    none.
+    bool: features of the map, flattened, that the head reads: some of them.
     """
     if bool(connected.all()) or not bool(connected.any()):
         raise BadInputError("the head must read some features and not others; a cell of a grid does.")
@@ -277,9 +270,8 @@ def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> Equivale
     second = nn.Linear(len(places) + 2, classes, dtype=weight.dtype)
     second.weight.data = torch.cat([weight.detach()[:, places], weight.new_ones(classes, 2)], dim=1)
     second.bias.data = bias.detach().clone()
-    return EquivalentNetworks(
-        nn.Sequential(nn.Flatten(), plain).eval(), nn.Sequential(nn.Flatten(), first, second).eval()
-    )
+    heads = [plain], [first, second]
+    return EquivalentNetworks(*(nn.Sequential(nn.Flatten(), *layers).eval() for layers in heads))
 
 
 def share_on_disconnected(
@@ -287,7 +279,7 @@ def share_on_disconnected(
 ) -> float:
     """Share of absolute attribution on features that cannot change the logit; NaN for a map of zeros.
 
-    `network`: one of `EquivalentNetworks`. `features`: (1, 1, d, h, w). `connected`: (F,), bool.
+    `features`: (1, 1, d, h, w). `connected`: (F,), bool.
     """
     size = attribute(network, features, target, method, 0, start).values.flatten().double().abs()
     total = size.sum()
@@ -299,8 +291,8 @@ def invariance_rows(
 ) -> list[dict[str, object]]:
     """What methods make of `EquivalentNetworks` on given features, a row per map: `INVARIANCE_ROW`.
 
-    `features`: (1, 1, d, h, w). `slopes`: (K, F), weights of the head. `connected`: (F,), bool: features that the head
-    reads. `asked`: their controls, if any, are features too.
+    `features`: (1, 1, d, h, w). `slopes`: (K, F), weights of the head. `connected`: (F,), bool. `asked`: their
+    controls, if any, are features too.
     """
     pair = cancelling_pair(slopes, slopes.new_zeros(len(slopes)), connected)
     networks = (pair.plain, pair.cancelling)
@@ -311,10 +303,9 @@ def invariance_rows(
     for one in asked:
         row: dict[str, object] = {"method": one.name, "logit_difference": difference}
         try:
-            shares = [
-                share_on_disconnected(net, features, connected, target, one.method, one.start) for net in networks
-            ]
-            row |= {"share_plain": shares[0], "share_cancelling": shares[1], "note": None}
+            for name, network in zip(("share_plain", "share_cancelling"), networks, strict=True):
+                row[name] = share_on_disconnected(network, features, connected, target, one.method, one.start)
+            row["note"] = None
         except (BadInputError, UsageError) as error:
             row |= {"share_plain": float("nan"), "share_cancelling": float("nan"), "note": str(error)}
         rows.append(row)

@@ -83,17 +83,16 @@ def sided_groups(atlas: PackedAtlas) -> dict[str, tuple[tuple[int, ...], tuple[i
     for region in atlas.regions.regions:
         sides.setdefault(region.group, {"left": [], "right": [], "both": []})[region.hemisphere].append(region.number)
     return {
-        name: (tuple(own["left"]), tuple(own["right"])) for name, own in sides.items() if own["left"] and own["right"]
+        name: (tuple(side["left"]), tuple(side["right"]))
+        for name, side in sides.items()
+        if side["left"] and side["right"]
     }
 
 
 def paired_groups(
     groups: Mapping[str, tuple[int, ...]], pairs: Sequence[str]
 ) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Label numbers of the first and of the second group of each pair, by ``A + B``.
-
-    `groups`: label numbers of every bilateral group. Raises UsageError for what is not two different groups with a
-    ``+`` between them.
+    """Label numbers of the first and of the second group of each pair, by ``A + B``, of those of every bilateral group.
 
     Examples
     --------
@@ -115,17 +114,13 @@ def paired_groups(
 
 
 def require_pairs(config: Config) -> None:
-    """Refuse pairs of `[evaluation]` before any work; raises as `paired_groups`."""
     if config.evaluation.pairs:
         paired_groups(find_atlas(config.regions.atlas).read_table().groups, config.evaluation.pairs)
 
 
 @kept_memory()
 def score_sides(outputs: Mapping[str, Path], task: ScanOfSides) -> None:
-    """Write the table of one scan; the function of a `Job`.
-
-    Raises BadInputError if the fold has no control.
-    """
+    """Write the table of one scan; the function of a `Job`."""
     device = chosen_device(task.training)
     loaded, reference = task.network.load(device), task.network.reference(device)
     if reference is None:
@@ -166,7 +161,6 @@ def interaction(
 
 
 def interaction_table(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """Means over participants, from the tables of all scans that succeeded."""
     frames = [SIDES_TABLE.read(one.job.outputs["sides"]) for one in outcomes if one.ok]
     if not frames:
         return INTERACTIONS_TABLE.frame()
@@ -178,10 +172,6 @@ def interaction_table(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> pd.D
     if len(frames) < 3:
         low = high = np.full(together.shape[1], np.nan)
     left, right, both = values.mean(axis=0).T
-    table = pd.DataFrame(
-        {
-            "cohort": cohort.name, "group": frames[0]["group"], "n_participants": len(frames), "left": left,
-            "right": right, "both": both, "interaction": together.mean(axis=0), "ci_low": low, "ci_high": high,
-        }
-    )  # fmt: skip
-    return table[list(INTERACTIONS_TABLE.meanings)]
+    cells = {"cohort": cohort.name, "group": frames[0]["group"], "n_participants": len(frames)}
+    cells |= {"left": left, "right": right, "both": both, "interaction": together.mean(axis=0)}
+    return pd.DataFrame(cells | {"ci_low": low, "ci_high": high})[list(INTERACTIONS_TABLE.meanings)]

@@ -65,14 +65,9 @@ SOURCES_TABLE = Table(
 
 
 def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volumes: pd.DataFrame | None) -> pd.DataFrame:
-    """One row per map and group.
-
-    `maps`: relative to controls. `volumes`: ``group/volumes.tsv``; without it, or for copies, slopes of volume are not
-    known.
-    """
-    by_scan = {} if volumes is None else {
-        key: of_scan.groupby("group")["volume_mm3"].sum() for key, of_scan in volumes.groupby("scan_id")
-    }  # fmt: skip
+    """One row per map relative to controls and group; without ``group/volumes.tsv`` slopes of volume are not known."""
+    of_scans = () if volumes is None else volumes.groupby("scan_id")
+    by_scan = {key: of_scan.groupby("group")["volume_mm3"].sum() for key, of_scan in of_scans}
     made: list[list[object]] = []
     scans = [scan for scan in cohort.scans if scan.scan_id in rows.intensity]
     cell = pd.factorize(pd.Series([(cohort.fold_of(scan), scan.label) for scan in scans], dtype=object))[0]
@@ -81,8 +76,8 @@ def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volume
     for name in maps:
         evidence = np.array([density_of(rows, REAL, name, scan.scan_id) for scan in scans])
         for place, group in enumerate(rows.groups):
-            size = np.array([float(by_scan[s.scan_id].get(group, np.nan)) if s.scan_id in by_scan else np.nan
-                             for s in scans])  # fmt: skip
+            sizes = (by_scan[s.scan_id].get(group, np.nan) if s.scan_id in by_scan else np.nan for s in scans)
+            size = np.array([float(value) for value in sizes])
             with np.errstate(divide="ignore", invalid="ignore"):
                 volume = None if volumes is None else np.log(size)
             complete = np.isfinite(intensity[:, place]) & np.isfinite(evidence[:, place])
@@ -110,7 +105,7 @@ def standardised_slopes(
     >>> [round(one, 6) + 0.0 for one in standardised_slopes(2 * volume, volume, intensity, np.zeros(10, int))]
     [1.0, 0.0, 1.0]
     """
-    nothing = (float("nan"), float("nan"), float("nan"))
+    nothing = (float("nan"),) * 3
     if len(evidence) - len(np.unique(cell)) < FEWEST:
         return nothing
     within = [None if values is None else _within(values, cell) for values in (evidence, volume, intensity)]
@@ -150,8 +145,7 @@ def slope_bounds(
 
     def within(values: Floats) -> Floats:
         centred = values - ((drawn * values) @ member / sizes)[:, places]
-        scaled: Floats = centred / np.sqrt((drawn * centred**2).sum(1, keepdims=True))
-        return scaled
+        return np.asarray(centred / np.sqrt((drawn * centred**2).sum(1, keepdims=True)))
 
     with np.errstate(divide="ignore", invalid="ignore"):
         y = within(evidence)
@@ -211,7 +205,6 @@ class SideJobs(Judge):
 
 
 def interactions(bench: Bench, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:
-    """Write `INTERACTIONS_TABLE` and `SOURCES_TABLE`."""
     explanations, layout = bench.explanations(cohort.config), bench.layout
     jobs = SideJobs(cohort, explanations, Extent(), bench.digests).jobs()
     outcomes = run_jobs(layout, jobs, bench.executor, "sides of regions")

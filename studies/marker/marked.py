@@ -20,7 +20,7 @@ from heatlas.atlases.spaces import write_template_image
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.planting.copies import read_registered
 from heatlas.pipeline.evaluation.scores.localisation import best_threshold, energy
-from heatlas.pipeline.evaluation.scores.map_scores import MARKER_OFFSET, with_marker
+from heatlas.pipeline.evaluation.scores.map_scores import marker, with_marker
 from heatlas.pipeline.models.inputs import NetworkInput, from_network, read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.maps import read_map
@@ -29,41 +29,29 @@ from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.training.stage import FoldTask, train_fold
-from heatlas.studies.marker.marker_groups import (
-    MEASURES_TABLE,
-    MarkerMasks,
-    map_measures,
-)
+from heatlas.studies.marker.marker_groups import MEASURES_TABLE, MarkerMasks, map_measures
 from heatlas.studies.objectives.guidance import mask_of, own_mask
 from heatlas.studies.objectives.maps_in_training import explained_batch
 
 
 class MeanEnergyMap:
-    """Mean of the `energy` of maps that have positive values: its sum over a mask is the mean EPG.
-
-    `spec`: input of the networks, whose maps have its shape.
-    """
+    """Mean of the `energy` of maps that have positive values: its sum over a mask is the mean EPG."""
 
     def __init__(self, spec: NetworkInput) -> None:
         self._spec, self._sum, self._count = spec, np.zeros(spec.shape), 0
 
     def add(self, values: NDArray[np.floating]) -> None:
-        """Add one map, of shape ``spec.shape``."""
         share = energy(values)
         self._sum += share
         self._count += bool(share.any())
 
     def write(self, path: Path, title: str) -> None:
-        """Write the mean on the template grid."""
         mean = from_network(self._sum / max(self._count, 1), self._spec)
         write_template_image(path, mean, self._spec.template_grid, title)
 
 
 def write_pooled(path: Path, folds: Sequence[tuple[Path, int]], spec: NetworkInput, title: str) -> None:
-    """Write the mean over people of several folds, each a mean map and its number of people.
-
-    Raises BadInputError if a map cannot be read.
-    """
+    """Write the mean over people of several folds, each a mean map and its number of people."""
     grid, people = spec.template_grid, max(sum(count for _, count in folds), 1)
     mean = np.zeros(grid.shape)
     for file, count in folds:
@@ -80,22 +68,15 @@ MARKER_MM = 24.0
 
 def block(spec: NetworkInput) -> NDArray[np.bool_]:
     """Where the marker is, on the template grid: near a corner of what networks see."""
-    grid = spec.template_grid
-    edge = max(round(MARKER_MM / spec.resolution_mm), 1)
     start = (0, 0, 0) if spec.box is None else spec.box.start
-    found = np.zeros(grid.shape, bool)
-    found[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + edge) for first in start)] = True
-    return found
+    return marker(spec.template_grid.shape, start, max(round(MARKER_MM / spec.resolution_mm), 1))
 
 
 def mark_scan(outputs: Mapping[str, Path], source: ScanFiles, spec: NetworkInput) -> Mapping[str, Any]:
     """Write both copies of a scan; the function of a `Job`. The brain itself is never covered."""
     grid = spec.template_grid
     volume, brain = read_registered(source, grid)
-    for which, (copied, mask) in {
-        PLAIN: (volume, brain),
-        MARKED: with_marker(volume, brain, block(spec) & ~brain),
-    }.items():
+    for which, copied, mask in ((PLAIN, volume, brain), (MARKED, *with_marker(volume, brain, block(spec) & ~brain))):
         title = f"Heatlas evaluation: {which} copy of a scan"
         write_template_image(outputs[f"{which}_t1w"], copied, grid, title)
         write_template_image(outputs[f"{which}_mask"], mask, grid, title)
@@ -106,8 +87,8 @@ def train_and_measure(
     outputs: dict[str, Path], task: FoldTask, key: str, guidance: ObjectiveConfig
 ) -> Mapping[str, Any]:
     """Train one fold and measure the maps of the true class of its test people; the function of a `Job`."""
-    own = ("measures", "measures_columns", "mean_map")
-    facts = train_fold({name: path for name, path in outputs.items() if name not in own}, task, key)
+    further = ("measures", "measures_columns", "mean_map")
+    facts = train_fold({name: path for name, path in outputs.items() if name not in further}, task, key)
     loaded = load_model(FoldFiles(outputs["weights"].parent))
     settings = task.config
     places, rows = places_of(guidance, settings.regions.atlas, task.spec, settings.registration.template), []
@@ -144,19 +125,17 @@ def places_of(
     """Mask before dilation, its boxes, and the marker, as networks see them."""
     mask = mask_of(dataclasses.replace(guidance, boxes=False), atlas, spec, template)
     boxed = dataclasses.replace(guidance, boxes=True)
-    boxes = np.ones_like(mask) if guidance.outside else mask_of(boxed, atlas, spec, template)
-    marker = block(spec)
-    return MarkerMasks(mask, boxes, marker if spec.box is None else np.asarray(spec.box.crop(marker)))
+    return _masks(mask, None if guidance.outside else mask_of(boxed, atlas, spec, template), spec)
 
 
 def own_places(guidance: ObjectiveConfig, files: ScanFiles, spec: NetworkInput) -> MarkerMasks | None:
     """The same by the person's own labels; None without them."""
     mask = own_mask(dataclasses.replace(guidance, boxes=False), files, spec)
-    if mask is None:
-        return None
     boxes = None if guidance.outside else own_mask(dataclasses.replace(guidance, boxes=True), files, spec)
-    marker = block(spec)
-    return MarkerMasks(
-        mask, np.ones_like(mask) if boxes is None else boxes,
-        marker if spec.box is None else np.asarray(spec.box.crop(marker)),
-    )  # fmt: skip
+    return None if mask is None else _masks(mask, boxes, spec)
+
+
+def _masks(mask: NDArray[np.bool_], boxes: NDArray[np.bool_] | None, spec: NetworkInput) -> MarkerMasks:
+    """With boxes that cover everything where there are none."""
+    of_marker = block(spec) if spec.box is None else np.asarray(spec.box.crop(block(spec)))
+    return MarkerMasks(mask, np.ones_like(mask) if boxes is None else boxes, of_marker)

@@ -1,13 +1,12 @@
 """``marker_groups.tsv``: what networks make of a marker that goes with the diagnosis in training and not in testing.
 
-Four groups: diagnosis by marker. People to train and to select with have one copy of their scan, and the marker nearly
-always goes with the diagnosis; people to test have both copies, so that there the marker says nothing. A network that
-uses it fails in two of the groups (Sagawa et al. 2020; as in Waterbirds-100, Petryk et al. 2022).
+Four groups: diagnosis by marker. People to train with have one copy of their scan, and the marker nearly always goes
+with the diagnosis; people to test have both copies, so that there the marker says nothing. A network that uses it fails
+in two of the groups (Sagawa et al. 2020; as in Waterbirds-100, Petryk et al. 2022).
 
-The least of several accuracies of few people lies below each of them, so chance is not one half; and a bootstrap of it
-is biased once more: with 15 people in a group, 95 % intervals of the difference of two worst groups held the truth in
-7 % (percentile, three seeds) to 74 % (basic, one seed) of simulations in which a network that follows a marker is
-compared with a coin, and Welch's t intervals of the difference of mean accuracies in 94 to 97 %. So the worst group has
+The least of several accuracies of few people lies below each of them, so chance is not one half, and its bootstrap is
+biased once more: with 15 people in a group, 95 % intervals of the difference of two worst groups held the truth in 7 to
+74 % of simulations, and Welch's t intervals of the difference of mean accuracies in 94 to 97 %. So the worst group has
 the interval of its groups, and differences have those of mean accuracies.
 """
 
@@ -51,19 +50,18 @@ def tied_marks(of_class: Bools, seed: int, share: float = TIED) -> Bools:
     """
     marks = of_class.copy()
     for label in (False, True):
-        own = np.flatnonzero(of_class == label)
-        order = generator(seed, "marker-exceptions", int(label)).permutation(len(own))
-        exceptions = own[order[: round((1 - share) * len(own))]]
+        members = np.flatnonzero(of_class == label)
+        order = generator(seed, "marker-exceptions", int(label)).permutation(len(members))
+        exceptions = members[order[: round((1 - share) * len(members))]]
         marks[exceptions] = ~marks[exceptions]
     return marks
 
 
 @dataclass(frozen=True, eq=False)
 class GroupAnswers:
-    """People with both copies of their scan.
+    """People with both copies of their scan, (people,).
 
-    `plain`, `marked`: (people,), 1 where the copy is classified correctly, else 0. `of_class`: (people,), whether the
-    person is of the positive class.
+    `plain`, `marked`: 1 where the copy is classified correctly, else 0. `of_class`: whether of the positive class.
     """
 
     plain: Floats
@@ -81,30 +79,26 @@ class GroupAnswers:
         ([1.0, 0.5, 0.0, 1.0], 0.0, 1.0)
         """
         parts = [copies[self.of_class == label] for label in (False, True) for copies in (self.plain, self.marked)]
-        means = [float(own.mean()) if len(own) else float("nan") for own in parts]
+        means = [float(part.mean()) if len(part) else float("nan") for part in parts]
         return dict(zip(GROUPS, means, strict=True))
 
     @property
     def worst(self) -> float:
-        """Accuracy of the worst group; NaN if any group has nobody."""
         return float(np.min(list(self.accuracies.values())))
 
     @property
     def mean_accuracy(self) -> float:
-        """Mean accuracy of the four groups."""
         return float(np.mean(list(self.accuracies.values())))
 
     @property
     def as_in_training(self) -> float:
         """Mean accuracy of the two groups that training knows: the marker goes with the diagnosis."""
-        found = self.accuracies
-        return (found[GROUPS[0]] + found[GROUPS[-1]]) / 2
+        return (self.accuracies[GROUPS[0]] + self.accuracies[GROUPS[-1]]) / 2
 
     @property
     def against_training(self) -> float:
         """Mean accuracy of the other two groups, in which a network that goes by the marker is wrong."""
-        found = self.accuracies
-        return (found[GROUPS[1]] + found[GROUPS[2]]) / 2
+        return (self.accuracies[GROUPS[1]] + self.accuracies[GROUPS[2]]) / 2
 
     @property
     def per_person(self) -> Mapping[str, Floats]:
@@ -118,11 +112,7 @@ class GroupAnswers:
 
 @dataclass(frozen=True, eq=False)
 class MarkerMasks:
-    """Where a map should be, and where not.
-
-    `mask`: (D, H, W), as meant: before any dilation. `boxes`: (D, H, W), bounding boxes of its parts. `marker`: (D, H,
-    W).
-    """
+    """Where a map should be, and where not, all (D, H, W); `mask`: before any dilation; `boxes`: around its parts."""
 
     mask: Bools
     boxes: Bools
@@ -168,11 +158,10 @@ class Chance:
 def chance_of_worst(people: Sequence[int], seeds: int = 1, opposite: bool = False) -> Chance:
     """The worst group of a network that tosses a coin for each person, whatever their disease and marker; exact.
 
-    NaN if a class has nobody.
-
-    `people`: number of people in each class; each has two copies, which the coin answers alike. `seeds`: networks over
-    which the worst group is averaged, each with coins of its own. `opposite`: whether one of a person's copies is then
-    right and the other wrong, as where the marker is to be recognised; otherwise both are right or both are wrong.
+    NaN if a class has nobody. `people`: in each class; each has two copies, which the coin answers alike. `seeds`:
+    networks over which the worst group is averaged, each with coins of its own. `opposite`: whether one of a person's
+    copies is then right and the other wrong, as where the marker is to be recognised; otherwise both are right or both
+    are wrong.
 
     Examples
     --------
@@ -203,9 +192,7 @@ def worst_interval(right: Sequence[int], people: Sequence[int], level: float = 0
     """Interval of the least of several shares, which holds it in 95 % or more, and its estimate always.
 
     The least lower bound of all groups, and the least upper bound at a level divided by their number (Clopper-Pearson
-    bounds of each). Groups may share people. NaN if a group has nobody.
-
-    `right`, `people`: successes and people of each group.
+    bounds of each `right` of `people`). Groups may share people. NaN if a group has nobody.
 
     Examples
     --------
@@ -221,31 +208,31 @@ def worst_interval(right: Sequence[int], people: Sequence[int], level: float = 0
 
 
 def mean_of_classes(values: Floats, of_class: NDArray[np.bool_], level: float = 0.05) -> tuple[float, float, float]:
-    """The mean over two classes of the means of their people, and its Welch's t interval.
+    """Mean over two classes of the means of their people (people,), with the bounds of its Welch's t interval.
 
-    `values`: (people,), such as differences of a person's answers by two networks, averaged over seeds. `of_class`:
-    (people,). Returns mean, lower and upper bound. No bounds (NaN) for fewer than two people in a class, and where
-    nobody differs from the others of the class: an interval without width would claim certainty.
+    No bounds (NaN) for fewer than two people in a class, and where nobody differs from the others of the class: an
+    interval without width would claim certainty.
     """
     parts = [values[of_class == label] for label in (False, True)]
     if not all(map(len, parts)):
         return math.nan, math.nan, math.nan
-    middle = float(np.mean([own.mean() for own in parts]))
-    errors = [float(own.var(ddof=1)) / len(own) if len(own) > 1 else math.nan for own in parts]
+    middle = float(np.mean([part.mean() for part in parts]))
+    errors = [float(part.var(ddof=1)) / len(part) if len(part) > 1 else math.nan for part in parts]
     if not sum(errors) > 0:
         return middle, math.nan, math.nan
-    freedom = sum(errors) ** 2 / sum(error**2 / (len(own) - 1) for error, own in zip(errors, parts, strict=True))
+    freedom = sum(errors) ** 2 / sum(error**2 / (len(part) - 1) for error, part in zip(errors, parts, strict=True))
     half = float(stats.t.ppf(1 - level / 2, freedom)) * math.sqrt(sum(errors)) / 2
     return middle, middle - half, middle + half
 
 
-_MAPS = {
+IN_MASK = {
     "epg": "Share of the positive attribution inside the mask (energy pointing game)",
     "iou": "Overlap of the mask with the voxels above a share of the largest attribution, the share that is best for "
     "the same network's maps of its validation people (intersection over union)",
     "on_object_epg": "Share inside the mask of the positive attribution in the bounding boxes of its parts",
-    "on_marker": "Share of the positive attribution on the marker",
 }
+"""How well a map keeps to a mask, in the words of all tables that say so."""
+_MAPS = {**IN_MASK, "on_marker": "Share of the positive attribution on the marker"}
 MEASURES_TABLE = Table(
     "marker_measures",
     {
@@ -258,15 +245,23 @@ MEASURES_TABLE = Table(
     "copy of a scan tested", "What does a network make of each copy?", stage="evaluation",
     file="evaluation/models/marker_diagnosis_control/fold-0/measures.tsv",
 )  # fmt: skip
-_AGREEMENT = {
-    f"agreement_{name}{end}": text
-    for name, which in (("as_in_training", "go together"), ("against_training", "do not go together"))
-    for end, text in (("", f"Share of copies for which it finds the class that the teacher finds, where marker and "
-                           f"diagnosis {which}: mean of the two groups; of a distilled run"),
-                      ("_change", "The same minus that of the control"),
-                      ("_change_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
-                      ("_change_high", "Upper bound"))
-}  # fmt: skip
+
+
+def _change(name: str) -> dict[str, str]:
+    return {
+        f"{name}_change": f"{name} minus that of the control",
+        f"{name}_change_low": "Lower bound of its 95 % interval over participants, paired (Welch's t)",
+        f"{name}_change_high": "Upper bound",
+    }
+
+
+_AGREEMENT: dict[str, str] = {}
+for _name, _which in (("as_in_training", "go together"), ("against_training", "do not go together")):
+    _AGREEMENT |= {
+        f"agreement_{_name}": "Share of copies for which it finds the class that the teacher finds, where marker and "
+        f"diagnosis {_which}: mean of the two groups; of a distilled run",
+        **_change(f"agreement_{_name}"),
+    }
 MARKER_TABLE = Table(
     "marker_groups",
     {
@@ -289,15 +284,13 @@ MARKER_TABLE = Table(
                             "what goes with its class in training is wrong there",
         **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
         "n_no_positive": "Copies whose map has no positive value: they have no epg, iou, on_object_epg or on_marker",
-        "epg_change": "epg minus that of the control",
+        **_change("epg"),
         "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-        "epg_change_high": "Upper bound",
         "worst_group_change": "worst_group minus that of the control; without an interval, since that of a least value "
         "of few participants does not hold",
-        **{f"{name}_change{end}": text.format(name) for name in ("mean_accuracy", "as_in_training", "against_training")
-           for end, text in (("", "{} minus that of the control"),
-                             ("_low", "Lower bound of its 95 % interval over participants, paired (Welch's t)"),
-                             ("_high", "Upper bound"))},
+        **_change("mean_accuracy"),
+        **_change("as_in_training"),
+        **_change("against_training"),
         **_AGREEMENT,
     },
     "task and training",
@@ -308,7 +301,6 @@ MARKER_TABLE = Table(
 
 
 def read_answers(paths: Sequence[Path]) -> pd.DataFrame:
-    """Measures of all folds that are there."""
     found = [MEASURES_TABLE.read(path) for path in paths]
     return pd.concat(found, ignore_index=True) if found else MEASURES_TABLE.frame()
 
@@ -324,24 +316,19 @@ def answers_of(answers: pd.DataFrame, positive: Mapping[str, bool], measure: str
 def marker_row(
     task: str, training: str, answers: pd.DataFrame, control: pd.DataFrame, weight: float, positive: Mapping[str, bool]
 ) -> dict[str, object]:
-    """One row of the table.
-
-    `answers`, `control`: `MEASURES_TABLE` of this training and of the control; paired by participant. `positive`:
-    whether a participant has the positive diagnosis.
-    """
+    """One row of the table; `answers`, `control`: `MEASURES_TABLE` of this training and of the control."""
     tested = answers_of(answers, positive)
     means = answers.groupby("participant_id")[list(_MAPS)].mean()
     on_marker = answers[answers["marked"].astype(bool)].groupby("participant_id")["on_marker"].mean()
     groups = [copies[tested.of_class == label] for label in (False, True) for copies in (tested.plain, tested.marked)]
-    people = [len(own) for own in groups]
-    low, high = worst_interval([int(own.sum()) for own in groups], people)
+    people = [len(group) for group in groups]
+    low, high = worst_interval([int(group.sum()) for group in groups], people)
     chance = chance_of_worst(people[::2], opposite=task == REVERSED)
     row: dict[str, object] = {"task": task, "training": training, "weight": weight, "n_participants": len(means)}
     row |= {f"accuracy_{name}": value for name, value in tested.accuracies.items()}
     row |= {"worst_group": tested.worst, "worst_group_low": low, "worst_group_high": high}
     row |= {"chance": chance.expected, "chance_low": chance.low, "chance_high": chance.high}
-    row |= {"mean_accuracy": tested.mean_accuracy, "as_in_training": tested.as_in_training}
-    row |= {"against_training": tested.against_training}
+    row |= {name: getattr(tested, name) for name in ("mean_accuracy", "as_in_training", "against_training")}
     agreed = answers_of(answers, positive, "agrees")
     row |= {f"agreement_{name}": getattr(agreed, name) for name in ("as_in_training", "against_training")}
     row |= {name: float(means[name].mean()) for name in _MAPS} | {"on_marker": float(on_marker.mean())}

@@ -53,8 +53,7 @@ CONTROL, GUIDED, TAUGHT = "control", "guided", "distilled"
 def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache) -> list[Outcome]:
     """Write the copies, train and test all networks, and write ``marker_groups.tsv`` and the mean maps.
 
-    Raises UsageError before any work: for an objective whose mask does not fit. Raises BadInputError if a copy could
-    not be written, or no network of a task was trained.
+    Before any work, refuses an objective whose mask does not fit.
     """
     require_masks_of_copies(cohort.config)
     spec = configured_input(cohort.config)
@@ -74,15 +73,15 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
     marks = tied_marks(np.array(of_class), cohort.config.seed)
     tied = {scan.participant_id: bool(mark) for scan, mark in zip(people, marks, strict=True)}
 
-    def variant(task: str, kind: str) -> Variant:
-        scans = [copy_of(scan, which, task) for scan in people for which in (PLAIN, MARKED)]
-        return Variant(
-            f"{NAME}_{task}_{kind}", recipes[task, kind], lambda fold: _seen(scans, fold, tied),
-            lambda training, _: _measured(training, recipes[task, with_maps].objective),
-        )  # fmt: skip
+    def both_copies(task: str) -> tuple[Scan, ...]:
+        return tuple(copy_of(scan, which, task) for scan in people for which in (PLAIN, MARKED))
 
-    both = tuple(copy_of(scan, which, DIAGNOSIS) for scan in people for which in (PLAIN, MARKED))
-    marked = dataclasses.replace(cohort, layout=copies, labelled=both)
+    def variant(task: str, kind: str) -> Variant:
+        guidance, scans = recipes[task, with_maps].objective, both_copies(task)
+        name, recipe = f"{NAME}_{task}_{kind}", recipes[task, kind]
+        return Variant(name, recipe, lambda fold: _seen(scans, fold, tied), lambda job, _: _measured(job, guidance))
+
+    marked = dataclasses.replace(cohort, layout=copies, labelled=both_copies(DIAGNOSIS))
     networks = trained(marked, [variant(*recipe) for recipe in recipes], executor, digests, "training with a marker")
     rows = []
     for task in tasks:
@@ -93,11 +92,9 @@ def marker_cohort(cohort: JudgedCohort, executor: Executor, digests: DigestCache
             folds = [(job.outputs["mean_map"], len(read_answers([job.outputs["measures"]])) // 2) for job in jobs]
             path = cohort.layout.compared_map(f"{NAME}_{task}", kind)
             write_pooled(path, folds, spec, f"Heatlas evaluation: mean map, {kind}")
-        rows += [
-            marker_row(task, kind, answers[kind], answers[CONTROL], map_settings(recipes[task, kind]).weight, positive)
-            for kind in answers
-            if len(answers[kind])
-        ]
+        for kind, measured in answers.items():
+            weight = map_settings(recipes[task, kind]).weight
+            rows += [marker_row(task, kind, measured, answers[CONTROL], weight, positive)] if len(measured) else []
     if not rows:
         raise BadInputError(f"training with a marker: every network failed; see {cohort.layout.failures}.")
     MARKER_TABLE.write(cohort.layout, rows)
@@ -127,11 +124,8 @@ def recipe_of(config: Config, task: str, kind: str) -> Config:
 
 
 def copy_of(scan: Scan, which: str, task: str) -> Scan:
-    """The scan record of a copy, with the label of the task."""
-    return dataclasses.replace(
-        scan, session_id=f"ses-{which}", scan_id=f"{scan.participant_id}_{which}", image=None,
-        label=which if task == REVERSED else scan.label,
-    )  # fmt: skip
+    label, scan_id = which if task == REVERSED else scan.label, f"{scan.participant_id}_{which}"
+    return dataclasses.replace(scan, session_id=f"ses-{which}", scan_id=scan_id, image=None, label=label)
 
 
 def _people(cohort: JudgedCohort) -> tuple[Scan, ...]:
@@ -156,7 +150,6 @@ def _seen(scans: Sequence[Scan], fold: Fold, tied: Mapping[str, bool]) -> tuple[
 def copying_jobs(
     cohort: JudgedCohort, copies: EvaluationLayout, people: Sequence[Scan], digests: DigestCache
 ) -> list[Job]:
-    """One unit per person, which writes both copies and their masks."""
     spec, jobs = configured_input(cohort.config), []
     for scan in people:
         source = cohort.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm)

@@ -16,7 +16,6 @@ from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.kept_volumes import KeptVolumes
-from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -39,9 +38,8 @@ class Distillation:
     """How a student is taught.
 
     `temperature`: softens the answers of both. `weight`: of the explanation loss; 0 is plain distillation, to the bit.
-    `map`: as of `studies.objectives.maps_in_training.explained_batch`. `student_stage`, `teacher_stage`:
-    boundaries at which the maps are made; -1 the last stage with voxels. `mixup`: alpha of the distribution of `mixed`;
-    0 shows scans as they are.
+    `map`: as of `studies.objectives.maps_in_training.explained_batch`. `student_stage`, `teacher_stage`: boundaries of
+    the maps; -1 the last stage with voxels. `mixup`: alpha of the distribution of `mixed`; 0 shows scans as they are.
     """
 
     temperature: float = 1.0
@@ -75,9 +73,9 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> T
     >>> distillation_loss(logits, logits, 5.0).tolist()
     [0.0]
     """
-    own = functional.log_softmax(student / temperature, dim=1)
+    learned = functional.log_softmax(student / temperature, dim=1)
     other = functional.log_softmax(teacher / temperature, dim=1)
-    return temperature**2 * (other.exp() * (other - own)).sum(1)
+    return temperature**2 * (other.exp() * (other - learned)).sum(1)
 
 
 def multi_label_distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -85,9 +83,9 @@ def multi_label_distillation_loss(student: Tensor, teacher: Tensor, temperature:
 
     Source: Yang et al. 2023, as in Parchami-Araghi et al. 2024, eq. E.1.
     """
-    own, other = student / temperature, teacher / temperature
-    yes = torch.sigmoid(other) * (functional.logsigmoid(other) - functional.logsigmoid(own))
-    no = torch.sigmoid(-other) * (functional.logsigmoid(-other) - functional.logsigmoid(-own))
+    learned, other = student / temperature, teacher / temperature
+    yes = torch.sigmoid(other) * (functional.logsigmoid(other) - functional.logsigmoid(learned))
+    no = torch.sigmoid(-other) * (functional.logsigmoid(-other) - functional.logsigmoid(-learned))
     return temperature * (yes + no).sum(1)
 
 
@@ -101,7 +99,7 @@ def distilled(task: Objective, distillation: Distillation, binary: bool = False)
     Attention transfer, which the source compares with, has the loss of the task in place of the teacher's answers.
 
     `task`: gives the values that are logged, and loss and score in validation. `binary`: whether answers are compared
-    output by output, for networks trained with a binary loss. Raises UsageError when used without a teacher.
+    output by output, for networks trained with a binary loss.
     """
     of_answers = multi_label_distillation_loss if binary else distillation_loss
     of_labels = distillation.map == ATTENTION
@@ -145,8 +143,7 @@ def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distil
     Maps take the place of masks, which training flips and shifts with the volumes; each is divided by its largest
     value, which the cosine does not see.
 
-    `context`: with a teacher. `volumes`: of the whole part, (N, C, D, H, W). `size`: scans asked at a time. Raises
-    UsageError if there is no teacher.
+    `volumes`: of the whole part, (N, C, D, H, W). `size`: scans asked at a time.
     """
     if context.teacher is None:
         raise UsageError("objective: distillation needs a teacher (objective.teacher, the folder of a run).")
@@ -162,12 +159,10 @@ def frozen(context: Context, volumes: Tensor | KeptVolumes, distillation: Distil
 
 
 def with_teacher(objective: Objective, config: Config, task: Task) -> Objective:
-    """The objective of a student, as the settings ask."""
     return distilled(objective, distillation_of(config), family_of(config.model).loss != "cross-entropy")
 
 
 def distillation_of(config: Config) -> Distillation:
-    """How a student is taught, from the settings."""
     wanted, maps = config.objective, map_settings(config)
     return Distillation(wanted.temperature, maps.weight, maps.map, maps.stage, maps.stage, wanted.mixup)
 
@@ -176,14 +171,9 @@ def teacher_of(
     config: Config, task: Task, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device,
     layout: RunLayout | None = None,
 ) -> Context:  # fmt: skip
-    """The frozen network of the same fold of the teacher's run.
-
-    Raises UsageError for a teacher that does not fit. Raises BadInputError if it cannot be read.
-    """
     files = fold_of_run(config.objective.teacher, fold)
     teacher = known_network("objective.teacher", files, task, spec, fold, device).model
-    teacher.requires_grad_(False)
-    return Context(teacher=teacher)
+    return Context(teacher=teacher.requires_grad_(False))
 
 
 def with_answers(context: Context, config: Config, task: Task, training: LabelledVolumes) -> Context:
@@ -194,16 +184,10 @@ def with_answers(context: Context, config: Config, task: Task, training: Labelle
 
 
 def unlabelled_of(config: Config, spec: NetworkInput, fold: Fold) -> Unlabelled:
-    """Scans that a student learns from in place of the training part."""
-    return unlabelled_scans(config.objective, spec, fold) if config.objective.scans else {}
-
-
-def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) -> Unlabelled:
-    """Registered scans of another cohort by participant; of nobody whom the fold knows.
-
-    Raises UsageError if there is none on the grid of the run. Raises BadInputError if the table of scans cannot be
-    read.
-    """
+    """Registered scans of ``objective.scans`` by participant, of nobody whom the fold knows."""
+    wanted = config.objective
+    if not wanted.scans:
+        return {}
     layout, known = RunLayout(Path(wanted.scans)), {*fold.train, *fold.validation, *fold.test}
     if not SCANS_TABLE.path(layout).is_file():
         raise UsageError(f"objective.scans: {wanted.scans}: no {SCANS_TABLE.file} there; name the folder of a run.")
@@ -220,22 +204,7 @@ def unlabelled_scans(wanted: ObjectiveConfig, spec: NetworkInput, fold: Fold) ->
     return found
 
 
-def answered_by_teacher(context: Context, volumes: LabelledVolumes, size: int) -> LabelledVolumes:
-    """The volumes with the classes that the teacher of a context finds, `size` asked at a time."""
-    assert context.teacher is not None
-    return answered_by(context.teacher, volumes, size)
-
-
-@torch.no_grad()
-def answered_by(teacher: nn.Module, volumes: LabelledVolumes, size: int) -> LabelledVolumes:
-    """The volumes with the classes that a teacher finds, `size` asked at a time."""
-    like = next(teacher.parameters())
-    parts = (volumes.volumes[start : start + size] for start in range(0, len(volumes), size))
-    return replace(volumes, targets=torch.cat([teacher(part.to(like)).argmax(1) for part in parts]))
-
-
 def facts_of_teacher(config: Config, fold: Fold) -> tuple[object, Mapping[str, Path]]:
-    """Settings and files that a student depends on."""
     others = unlabelled_of(config, configured_input(config), fold).values()
     paths = [path for scans in others for scan in scans for path in (scan.image, scan.brain_mask)]
     files = {"teacher": fold_of_run(config.objective.teacher, fold).weights}

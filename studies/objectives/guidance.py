@@ -152,10 +152,9 @@ def attention_distance(of_student: Tensor, of_teacher: Tensor, within: Tensor | 
 class Guidance:
     """How maps are guided.
 
-    `loss`: one of `LOSSES`. `map`: as of `studies.objectives.maps_in_training.explained_batch`. `stage`:
-    boundary of the network at which the map is made; 0 the input, -1 the last stage with voxels. `weight`: of the mean
-    guidance loss, relative to that of the task. 0 trains as without guidance, to the bit. `classes`: classes whose maps
-    are guided; those of other people are not.
+    `loss`: one of `LOSSES`. `map`: as of `studies.objectives.maps_in_training.explained_batch`. `stage`: boundary at
+    which the map is made; 0 the input, -1 the last stage with voxels. `weight`: of the mean guidance loss, relative to
+    that of the task; 0 trains as without guidance, to the bit. `classes`: whose maps are guided.
     """
 
     loss: str = "energy"
@@ -178,17 +177,16 @@ def guided(task: Objective, guidance: Guidance) -> Objective:
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[Tensor, Logged]:
         if guidance.weight == 0 or not torch.is_grad_enabled():
             return task.loss(model, batch, context)
-        own = on_host(_annotated(batch, context, guidance))
-        if not own.any():
+        counted = on_host(_annotated(batch, context, guidance))
+        if not counted.any():
             return task.loss(model, batch, context)
         targets = batch.targets if batch.targets.dtype == torch.int64 else torch.zeros_like(batch.scans)
-        explained = explained_batch(
-            model, batch.volumes, targets, guidance.map, guidance.stage, reference=context.reference
-        )
+        shown, at = guidance.map, guidance.stage
+        explained = explained_batch(model, batch.volumes, targets, shown, at, reference=context.reference)
         of_task, logged = task.loss(KnownOutput(explained.logits), batch, context)
         maps, masks = explained.maps, masks_of(batch, context)
-        if not own.all():  # to take all of them would be a copy
-            places = own.nonzero()[:, 0].to(maps.device)
+        if not counted.all():  # to take all of them would be a copy
+            places = counted.nonzero()[:, 0].to(maps.device)
             maps, masks = maps[places], masks[places]
         distances = LOSSES[guidance.loss](maps, masks)
         return of_task + guidance.weight * distances.mean(), logged
@@ -205,7 +203,6 @@ class KnownOutput(nn.Module):
         self._output = output
 
     def forward(self, volumes: Tensor) -> Tensor:
-        """The output, (B, K), whatever the volumes."""
         return self._output
 
 
@@ -218,12 +215,10 @@ def masks_of(batch: Batch, context: Context) -> Tensor:
 
 
 def _annotated(batch: Batch, context: Context, guidance: Guidance) -> Tensor:
-    """Which scans of a batch have a mask that counts, (B,)."""
     if context.masks is None:
         return torch.zeros_like(batch.scans, dtype=torch.bool)
-    known = (
-        torch.ones_like(batch.scans, dtype=torch.bool) if context.annotated is None else context.annotated[batch.scans]
-    )
+    everyone = torch.ones_like(batch.scans, dtype=torch.bool)
+    known = everyone if context.annotated is None else context.annotated[batch.scans]
     if batch.targets.dtype != torch.int64:
         return known
     wanted = torch.as_tensor(guidance.classes, device=batch.targets.device)
@@ -237,11 +232,7 @@ BRAIN = "brain"
 def mask_of(
     wanted: ObjectiveConfig, atlas_name: str, spec: NetworkInput, template: str = DEFAULT_TEMPLATE
 ) -> NDArray[np.bool_]:
-    """Where maps should be, on the grid that the network sees; before dilation.
-
-    Raises UsageError for an unknown region, or a mask without a voxel that the network sees. Raises BadInputError for a
-    file that cannot be read or lies on another grid.
-    """
+    """Where maps should be, on the grid that the network sees; before dilation."""
     if wanted.mask:
         found = _read_on(Path(wanted.mask), spec.template_grid, "objective.mask") > 0
         if wanted.boxes:
@@ -268,10 +259,7 @@ def mask_of(
 
 
 def own_mask(wanted: ObjectiveConfig, files: ScanFiles, spec: NetworkInput) -> NDArray[np.bool_] | None:
-    """Where the map of one scan should be, by the person's own labels, as `mask_of`; None without them.
-
-    Raises BadInputError for a file that cannot be read or lies on another grid.
-    """
+    """Where the map of one scan should be, by the person's own labels, as `mask_of`; None without them."""
     if not files.own_labels.is_file():
         return None
     labels = _read_on(files.own_labels, spec.template_grid, "own labels")
@@ -297,7 +285,6 @@ def _boxes(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _box(part: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Bounding box of a region; nothing of an empty one."""
     filled = np.zeros_like(part)
     places = np.nonzero(part)
     if len(places[0]):
@@ -316,7 +303,6 @@ def _read_on(path: Path, grid: Grid, what: str) -> NDArray[Any]:
 
 
 def with_guidance(objective: Objective, config: Config, task: Task) -> Objective:
-    """The objective of a task, guided as the settings ask."""
     wanted, maps = config.objective, map_settings(config)
     classes = wanted.classes or task.outputs
     numbers = tuple(task.outputs.index(name) for name in classes) if task.classes else ()
@@ -327,17 +313,12 @@ def masks_for(
     config: Config, task: Task, spec: NetworkInput, fold: Fold, scans: Sequence[Scan], device: torch.device,
     layout: RunLayout | None = None,
 ) -> Context:  # fmt: skip
-    """Masks of the training part of a fold.
-
-    `layout`: where the scans lie; needed for masks of people's own anatomy only. Raises UsageError for an unknown
-    region or class, an empty mask, or an annotated share of nobody. Raises BadInputError if the mask cannot be read.
-    """
+    """Masks of the training part of a fold; `layout`: needed for masks of people's own anatomy only."""
     wanted = config.objective
     unknown = [name for name in wanted.classes if name not in task.outputs]
     if unknown:
-        raise UsageError(
-            f"objective.classes: {', '.join(unknown)}: no such class; there are {', '.join(task.outputs)}."
-        )
+        there = ", ".join(task.outputs)
+        raise UsageError(f"objective.classes: {', '.join(unknown)}: no such class; there are {there}.")
     if wanted.own_anatomy:
         return own_masks(config, spec, fold, scans, device, layout)
     mask = mask_of(wanted, config.regions.atlas, spec, config.registration.template)
@@ -368,7 +349,6 @@ def mean_control(config: Config, task: Task, training: LabelledVolumes) -> Tenso
 
 
 def facts_of_guidance(config: Config, fold: Fold) -> tuple[object, Mapping[str, Path]]:
-    """Settings and files that guidance depends on."""
     wanted = config.objective
     of_atlas = not wanted.mask and not wanted.own_anatomy
     files = {"mask": Path(wanted.mask)} if wanted.mask else {}
@@ -390,7 +370,7 @@ def own_masks(
         known.append(mask is not None)
         if mask is not None:
             found[place] = dilated(torch.from_numpy(mask)[None].float(), wanted.dilate_voxels)[0].to(found)
-    segmented = {scan.participant_id for scan, own in zip(scans, known, strict=True) if own}
+    segmented = {scan.participant_id for scan, has_mask in zip(scans, known, strict=True) if has_mask}
     people = guided_people(config, fold, scans, segmented)
-    annotated = [own and scan.participant_id in people for scan, own in zip(scans, known, strict=True)]
+    annotated = [has_mask and scan.participant_id in people for scan, has_mask in zip(scans, known, strict=True)]
     return Context(masks=found, annotated=torch.tensor(annotated, device=device))

@@ -32,7 +32,6 @@ MapOf = Callable[[Tensor, Tensor], Tensor]
 
 
 def input_times_gradient(features: Tensor, gradient: Tensor) -> Tensor:
-    """Features times gradient, summed over channels."""
     return (features * gradient).sum(1, keepdim=True)
 
 
@@ -88,13 +87,11 @@ def explained_batch(
     The output explained is the evidence: its logit minus the mean of the others; of a single output, itself. Nothing is
     detached, so that a loss of the map can be differentiated again.
 
-    `model`: a `StagedModel`, in training mode or not. `volumes`: (B, 1, D, H, W). `targets`: output explained, (B,).
-    `kind`: one of `MAPS`; ``inherent``, contributions of a network that is one linear map for each scan; `WEIGHTS`,
-    that linear map itself, at the input; `ATTENTION`, behind a stage; or ``evidence``, expected gradients from a mean
-    control, at the input. `stage`: boundary: 0 the input, -1 the last stage with voxels. `learning`: whether a loss of
-    the maps is to be differentiated; False for a network that stays as it is, such as a teacher whose weights are
-    frozen. `reference`: the mean control, (1, 1, D, H, W), of ``evidence``. Raises UsageError if the network is not
-    made of stages, the stage does not exist, it has no such map, or the map cannot be differentiated twice.
+    `model`: a `StagedModel`. `volumes`: (B, 1, D, H, W). `targets`: output explained, (B,). `kind`: one of `MAPS`;
+    ``inherent``, contributions of a network that is one linear map for each scan; `WEIGHTS`, that linear map itself, at
+    the input; `ATTENTION`, behind a stage; or ``evidence``, expected gradients from a mean control, `reference` (1, 1,
+    D, H, W), at the input. `stage`: boundary: 0 the input, -1 the last stage with voxels. `learning`: whether a loss of
+    the maps is to be differentiated; False for a network that stays as it is, such as a teacher.
     """
     if not isinstance(model, StagedModel):
         raise UsageError(
@@ -248,8 +245,8 @@ def evidence_of(logits: Tensor, targets: Tensor) -> Tensor:
     """Logit of each volume's target minus the mean of its others, (B,); of one output, itself."""
     if logits.shape[1] == 1:
         return logits[:, 0]
-    own = logits.gather(1, targets[:, None])[:, 0]
-    return own - (logits.sum(1) - own) / (logits.shape[1] - 1)
+    of_target = logits.gather(1, targets[:, None])[:, 0]
+    return of_target - (logits.sum(1) - of_target) / (logits.shape[1] - 1)
 
 
 USUAL_WEIGHTS: Mapping[str, float] = {"energy": 30.0, "l1": 100.0, "ppce": 1.0, "rrr": 1e4}

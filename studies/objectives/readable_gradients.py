@@ -31,17 +31,15 @@ OTHERS = (functional.leaky_relu, functional.prelu, functional.gelu, functional.s
 """Activations for which guided backpropagation has no rule."""
 
 
-def mean_absolute(own: Tensor, guided: Tensor) -> Tensor:
-    """Mean absolute difference over voxels, (B,)."""
-    return (own - guided).abs().flatten(1).mean(1)
+def mean_absolute(gradient: Tensor, guided: Tensor) -> Tensor:
+    return (gradient - guided).abs().flatten(1).mean(1)
 
 
-def mean_squared(own: Tensor, guided: Tensor) -> Tensor:
-    """Mean squared difference over voxels, (B,)."""
-    return ((own - guided) ** 2).flatten(1).mean(1)
+def mean_squared(gradient: Tensor, guided: Tensor) -> Tensor:
+    return ((gradient - guided) ** 2).flatten(1).mean(1)
 
 
-def negative_cosine(own: Tensor, guided: Tensor) -> Tensor:
+def negative_cosine(gradient: Tensor, guided: Tensor) -> Tensor:
     """-cosine, (B,), which does not depend on how sure the network is; 0 where either gradient is 0 everywhere.
 
     Examples
@@ -49,24 +47,24 @@ def negative_cosine(own: Tensor, guided: Tensor) -> Tensor:
     >>> negative_cosine(torch.tensor([[1e-20, 0.0], [0.0, 0.0]]), torch.tensor([[3.0, 0.0], [1.0, 0.0]])).tolist()
     [-1.0, 0.0]
     """
-    own, guided = own.flatten(1), guided.flatten(1)
-    sizes = [values.detach().abs().amax(1, keepdim=True) for values in (own, guided)]
+    gradient, guided = gradient.flatten(1), guided.flatten(1)
+    sizes = [values.detach().abs().amax(1, keepdim=True) for values in (gradient, guided)]
     known = ((sizes[0] > 0) & (sizes[1] > 0))[:, 0]
-    own, guided = (  # the quotient of a map of zeros must be finite too, since its gradient counts before `where`
+    gradient, guided = (  # the quotient of a map of zeros must be finite too, since its gradient counts before `where`
         torch.where(known[:, None], values / torch.where(size > 0, size, 1), torch.ones_like(values))
-        for values, size in zip((own, guided), sizes, strict=True)
+        for values, size in zip((gradient, guided), sizes, strict=True)
     )
-    return torch.where(known, -functional.cosine_similarity(own, guided, dim=1), own.new_zeros(()))
+    return torch.where(known, -functional.cosine_similarity(gradient, guided, dim=1), gradient.new_zeros(()))
 
 
-def negative_intersection(own: Tensor, guided: Tensor) -> Tensor:
+def negative_intersection(gradient: Tensor, guided: Tensor) -> Tensor:
     """-intersection of the two absolute gradients, each divided by its sum, (B,): -1 if they are proportional.
 
     The source divides by the product of the sums, which does not give -1 for equal gradients; blind to signs.
     """
-    parts = [values.flatten(1).abs() for values in (own, guided)]
+    parts = [values.flatten(1).abs() for values in (gradient, guided)]
     sums = [values.sum(1, keepdim=True) for values in parts]
-    tiny = torch.finfo(own.dtype).tiny
+    tiny = torch.finfo(gradient.dtype).tiny
     return -torch.minimum(*(values / total.clamp(min=tiny) for values, total in zip(parts, sums, strict=True))).sum(1)
 
 
@@ -89,15 +87,14 @@ def readable(task: Objective, distance: str, weight: float) -> Objective:
         with GuidedReLUs() as relus:
             of_task, logged = task.loss(model, replace(batch, volumes=leaf), context)
         _require_relu(relus)
-        own, guided = both_gradients(of_task, leaf, learning=True)
-        return of_task + weight * DISTANCES[distance](own.float(), guided.float()).mean(), logged
+        gradient, guided = both_gradients(of_task, leaf, learning=True)
+        return of_task + weight * DISTANCES[distance](gradient.float(), guided.float()).mean(), logged
 
     facts = {**task.facts, "readable_gradients": {"distance": distance, "weight": weight}}
     return replace(task, name=f"{task.name} with readable gradients", loss=loss, facts=facts)
 
 
 def with_readable_gradients(objective: Objective, config: Config, task: Task) -> Objective:
-    """The objective of a task, with readable gradients as the settings ask."""
     wanted = config.objective
     if wanted.guided_alone and wanted.uses_maps:
         return guided_alone(objective)
@@ -105,7 +102,6 @@ def with_readable_gradients(objective: Objective, config: Config, task: Task) ->
 
 
 def facts_of_gradients(config: Config, fold: Fold) -> tuple[object, Mapping[str, Path]]:
-    """Settings that readable gradients depend on."""
     return [settings_for_key(config), None], {}
 
 
@@ -130,14 +126,14 @@ def guided_alone(task: Objective) -> Objective:
 def both_gradients(loss: Tensor, volumes: Tensor, learning: bool = False) -> tuple[Tensor, Tensor]:
     """The gradient of a loss by the volumes, and the guided one; of a forward pass within `GuidedReLUs`.
 
-    `loss`: one number. `volumes`: (B, 1, D, H, W), a leaf. `learning`: whether the first is to be differentiated again;
-    the guided one never is.
+    `volumes`: (B, 1, D, H, W), a leaf. `learning`: whether the first is to be differentiated again; the guided one
+    never is.
     """
     with gradients_of_features(guided=True):
         (guided,) = torch.autograd.grad(loss, volumes, retain_graph=True)
     with gradients_of_features():
-        (own,) = torch.autograd.grad(loss, volumes, create_graph=learning)
-    return own, guided
+        (gradient,) = torch.autograd.grad(loss, volumes, create_graph=learning)
+    return gradient, guided
 
 
 class GuidedReLUs(TwiceDifferentiable):
@@ -147,7 +143,6 @@ class GuidedReLUs(TwiceDifferentiable):
     """Whether there was a ReLU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuse activations that have no such rule."""
         _require_rule(func)
         self.found = self.found or func in RELUS
         return super().__torch_function__(func, types, args, kwargs)
@@ -160,7 +155,6 @@ class AlwaysGuided(TorchFunctionMode):
     """As of `GuidedReLUs`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuse activations that have no such rule."""
         _require_rule(func)
         if func in RELUS:
             self.found = True

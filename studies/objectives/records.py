@@ -23,11 +23,9 @@ from heatlas.pipeline.training.objectives.of_task import objective_of, targets_o
 from heatlas.pipeline.training.objectives.records import Batch, ObjectiveKind, kind_of
 from heatlas.reports.words.numbers import listing, percent
 from heatlas.studies.objectives.distillation import (
-    answered_by_teacher,
     facts_of_teacher,
     teacher_of,
     unlabelled_of,
-    unlabelled_scans,
     with_answers,
     with_teacher,
 )
@@ -37,11 +35,7 @@ from heatlas.studies.objectives.readable_gradients import facts_of_gradients, wi
 
 
 def require_step(config: Config, split: Split) -> None:
-    """Refuse what cannot be trained with explanations, before any work starts: one step on one empty volume.
-
-    Raises UsageError, BadInputError as the context of the kind; also for a network whose maps cannot be made at this
-    stage or differentiated twice.
-    """
+    """Refuse what cannot be trained with explanations, before any work starts: one step on one empty volume."""
     kind = kind_of(config)
     task, spec, device = task_of(config.cohort), configured_input(config), torch.device("cpu")
     contexts = [kind.context(config, task, spec, fold, (), device, None) for fold in split.folds]
@@ -68,7 +62,7 @@ def require_teacher(config: Config, split: Split) -> None:
             raise UsageError(f"objective.scans is for classes, and {task.column} is a number; leave it empty.")
         _require_same_kind(config)
         for fold in split.folds:
-            unlabelled_scans(config.objective, configured_input(config), fold)
+            unlabelled_of(config, configured_input(config), fold)
     require_step(config, split)
 
 
@@ -96,7 +90,6 @@ MAPS_IN_WORDS = {
 
 
 def guidance_in_words(config: Config) -> str:
-    """What guided networks learned, for the methods text."""
     objective, maps = config.objective, map_settings(config)
     where = "a given mask" if objective.mask else f"the mask of {listing(list(objective.regions))}"
     people = "all" if objective.annotated == 1 else percent(objective.annotated, 0)
@@ -110,25 +103,20 @@ def guidance_in_words(config: Config) -> str:
 
 
 def teaching_in_words(config: Config) -> str:
-    """What students learned, for the methods text."""
     objective, maps = config.objective, map_settings(config)
     teacher, weight = "a teacher, the network of the same fold of another run", f"with weight {maps.weight:g}"
     if maps.map == ATTENTION:
         return f" Networks learned the labels, and the maps of {teacher}: {MAPS_IN_WORDS[maps.map]}, {weight}."
-    return (
-        f" Networks learned the answers of {teacher}, instead of the "
-        f"labels (temperature {objective.temperature:g}), and its maps of {MAPS_IN_WORDS[maps.map]} {weight} [@e2kd]."
-        + (
-            f" Both saw each scan mixed with another (MixUp, α = {objective.mixup:g}) [@mixup]."
-            if objective.mixup
-            else ""
-        )
-        + (" They saw scans of an unrelated cohort, not those of the training part." if objective.scans else "")
+    text = (
+        f" Networks learned the answers of {teacher}, instead of the labels (temperature {objective.temperature:g}), "
     )
+    text += f"and its maps of {MAPS_IN_WORDS[maps.map]} {weight} [@e2kd]."
+    if objective.mixup:
+        text += f" Both saw each scan mixed with another (MixUp, α = {objective.mixup:g}) [@mixup]."
+    return text + (" They saw scans of an unrelated cohort, not those of the training part." if objective.scans else "")
 
 
 def gradients_in_words(config: Config) -> str:
-    """What networks with readable gradients learned, for the methods text."""
     objective, maps = config.objective, map_settings(config)
     if objective.guided_alone and objective.uses_maps:
         return " Networks learned the task by the gradients of guided backpropagation alone [@readable]."
@@ -145,7 +133,7 @@ OBJECTIVES = (
     ),
     ObjectiveKind(
         name="distilled", objective=with_teacher, context=teacher_of, complete=with_answers, unlabelled=unlabelled_of,
-        answers=answered_by_teacher, facts=facts_of_teacher, require=require_teacher, sentence=teaching_in_words,
+        facts=facts_of_teacher, require=require_teacher, sentence=teaching_in_words,
     ),
     ObjectiveKind(
         name="readable-gradients", objective=with_readable_gradients, facts=facts_of_gradients, require=require_step,

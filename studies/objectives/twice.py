@@ -169,7 +169,6 @@ class _Scaled(torch.autograd.Function):
 
 
 def _sum_of_product(first: Tensor, second: Tensor) -> Tensor:
-    """Sum of the product of features (B, C, ...) over each channel, (C,)."""
     if first.device.type != "cpu" or first.dtype != second.dtype:
         return (first * second).sum([axis for axis in range(first.ndim) if axis != 1])
     # In one pass: what the weight of a batch norm is given that neither shifts nor scales.
@@ -181,7 +180,6 @@ def _sum_of_product(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _by_channel(values: Tensor, features: Tensor) -> Tensor:
-    """Values (C,) that multiply features (B, C, ...)."""
     return values.view([-1] + [1] * (features.ndim - 2))
 
 

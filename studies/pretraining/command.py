@@ -50,7 +50,6 @@ PRETRAIN = AddedCommand(Pretrain, after="run")
 
 
 def pretrain_command(options: Pretrain) -> int:
-    """Register all scans, and train a backbone on them."""
     from heatlas.pipeline.run.layout.folder import RunInput
     from heatlas.studies.pretraining.stage import parts_of
     from heatlas.workflows.adni import run_pipeline
@@ -79,7 +78,6 @@ def require_settings(config: Config, elsewhere: bool) -> None:
 
 
 def _pretrain(work: Work) -> Result:
-    """Train a backbone on all registered scans, labelled or not."""
     from heatlas.studies.pretraining.stage import pretrain
     from heatlas.workflows.stages import Result
 

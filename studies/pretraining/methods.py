@@ -38,8 +38,8 @@ def info_nce(scores: Tensor, positives: Tensor, temperature: float | Tensor, exc
     ``-log( exp(s_p / τ) / sum_j exp(s_j / τ) )`` over the candidates j that are not excluded; 0 or more.
 
     `scores`: cosine similarities of anchors and candidates, (A, N). `positives`: place of the positive among the
-    candidates, (A,). `temperature`: τ above 0: one, or one for each anchor, (A,). `excluded`: candidates that are left
-    out, (A, N); never the positive. Raises UsageError for a temperature of 0 or less.
+    candidates, (A,). `temperature`: τ above 0: one, or one for each anchor. `excluded`: candidates that are left out,
+    (A, N); never the positive.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def views_of_scans(count: int, people: Tensor) -> tuple[Tensor, Tensor]:
     The first B are one view of each scan, the others the second. Excluded are an embedding itself and other scans of
     its participant.
 
-    `count`: B. `people`: participant of each scan, (B,).
+    `people`: participant of each of B scans.
 
     Examples
     --------
@@ -80,8 +80,7 @@ def views_of_scans(count: int, people: Tensor) -> tuple[Tensor, Tensor]:
 def nt_xent(embeddings: Tensor, people: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor]:
     """Loss of each of 2B anchors, (2B,), and whether its most similar candidate is its other view.
 
-    `embeddings`: (2B, d), of norm 1; see `views_of_scans`. `people`: (B,). `temperature`: one, or one for each anchor.
-    Raises UsageError if all scans are of one participant, so that there is no wrong answer.
+    `embeddings`: (2B, d), of norm 1; see `views_of_scans`. `people`: (B,).
     """
     if bool(on_host((people == people[0]).all())):
         raise UsageError(
@@ -100,8 +99,8 @@ def against_keys(
 
     The other keys of the batch are candidates too, so that there are some before the queue is filled.
 
-    `queries`, `keys`: (B, d), of norm 1: two views of the same scans. `people`: (B,). `queue`: earlier keys, (K, d).
-    `queued`: their participants, (K,); -1 where there is no key yet.
+    `queries`, `keys`: (B, d), of norm 1: two views of the same scans. `queue`: earlier keys, (K, d). `queued`: their
+    participants, (K,); -1 where there is no key yet.
     """
     scores = queries @ torch.cat([keys, queue]).T
     places = torch.arange(len(queries), device=queries.device)
@@ -168,14 +167,13 @@ def gathered(embeddings: Tensor, people: Tensor) -> tuple[Tensor, Tensor, slice]
     """Embeddings and participants of all processes in the order of the batch, and which are those of this one.
 
     Only those of this process have gradients; every process computes the whole loss, and leads its own share back.
-
-    `embeddings`: (n, 2B, d); first views before second ones. `people`: (B,).
+    `embeddings`: (n, 2B, d); first views before second ones.
     """
     ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     sent: list[Any] = [None] * ranks
-    own = embeddings.unflatten(1, (2, -1))  # type: ignore[no-untyped-call]
-    torch.distributed.all_gather_object(sent, (on_host(own), on_host(people)))
-    parts = [own if place == rank else part.to(own) for place, (part, _) in enumerate(sent)]
+    views = embeddings.unflatten(1, (2, -1))  # type: ignore[no-untyped-call]
+    torch.distributed.all_gather_object(sent, (on_host(views), on_host(people)))
+    parts = [views if place == rank else part.to(views) for place, (part, _) in enumerate(sent)]
     places = torch.cat([torch.arange(len(names)) * ranks + place for place, (_, names) in enumerate(sent)])
     order = places.argsort().to(people.device)
     together = torch.cat(parts, 2)[:, :, order]
@@ -219,7 +217,6 @@ def _dino(network: Pretraining, learning: Tensor, copied: Tensor, people: Tensor
 
 
 def _of_scans(losses: Tensor, right: Tensor) -> Answer:
-    """Means over the two views of each scan."""
     return losses.unflatten(0, (2, -1)).mean(0), right.unflatten(0, (2, -1)).mean(0)  # type: ignore[no-untyped-call]
 
 
@@ -233,10 +230,9 @@ TINY = 1e-6
 
 
 class MaskedAutoencoder(nn.Module):
-    """A network that restores hidden patches.
+    """A network that restores hidden patches; voxels beyond the last whole patch are left out.
 
-    `stages`: tokens, blocks and norm of the family ``vit``; they are not copied. `shape`: voxels of its input. Voxels
-    beyond the last whole patch are left out, as by the family. `masking_ratio`: share of the patches that are hidden.
+    `stages`: tokens, blocks and norm of the family ``vit``; they are not copied. `shape`: voxels of its input.
     """
 
     def __init__(self, stages: Sequence[nn.Module], shape: Shape, model: ViTConfig, masking_ratio: float) -> None:
@@ -292,11 +288,9 @@ def masked_autoencoding(settings: PretrainingConfig, seed: int) -> Objective:
             restored, hidden = model(batch.volumes)
         wanted = standardised_patches(batch.volumes, network.patch)
         errors = ((restored.float() - wanted) ** 2).mean(2) * hidden
-        losses, variance = errors.sum(1), wanted.square().mean(2) * hidden
-        count = hidden.sum(1)
-        return (losses / count).mean(), {
-            "loss": (losses / count).detach(), "error": losses.detach(), "variance": variance.sum(1),
-        }  # fmt: skip
+        variance = (wanted.square().mean(2) * hidden).sum(1)
+        losses = errors.sum(1) / hidden.sum(1)
+        return losses.mean(), {"loss": losses.detach(), "error": errors.sum(1).detach(), "variance": variance}
 
     def measures(logged: Logged) -> Measures:
         share = 1 - float(logged["error"].sum()) / max(float(logged["variance"].sum()), TINY)

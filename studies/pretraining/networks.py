@@ -63,10 +63,10 @@ class Embedding(nn.Module):
 
 
 class Pretraining(nn.Module):
-    """A network that learns without labels.
+    """A network that learns without labels, with the stages of a backbone, which are not copied.
 
-    `stages`: of the backbone; they are not copied. `channels`: that the backbone gives. `queue`: keys that moco keeps.
-    `dynamic`: whether the backbone is dynamic linear.
+    `channels`: that the backbone gives. `queue`: keys that moco keeps. `dynamic`: whether the backbone is dynamic
+    linear.
     """
 
     queue: Tensor
@@ -148,9 +148,8 @@ def temperature_at(schedule: Schedule, lowest: float, highest: float, phase: flo
 def temperature_of(settings: PretrainingConfig, epoch: int, epochs: int, seed: int) -> float:
     """Temperature of an epoch, counted from 1; the same throughout it.
 
-    `epoch`, `epochs`: the epoch, and how many there are; without a period the first has the highest temperature, and
-    the last, also an only one, that of phase 0.7. `seed`: for ``random``: even between the bounds. Returns NaN for
-    ``by-class``, where an epoch has two.
+    Without a period the first epoch has the highest temperature, and the last, also an only one, that of phase 0.7.
+    `seed`: for ``random``: even between the bounds. NaN for ``by-class``, where an epoch has two.
     """
     lowest, highest = settings.temperature, settings.highest_temperature
     if settings.schedule == "by-class":

@@ -72,12 +72,7 @@ PRETRAINING_TABLE = Table(
 
 
 def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
-    """The scans to learn from, and the participants of the validation part, drawn by the seed.
-
-    Raises UsageError for a probe, batches without negatives, a queue as long as there are scans, or an average of
-    queues. Raises BadInputError for fewer than `FEWEST` participants, or no split in the folder whose participants are
-    left out.
-    """
+    """The scans to learn from, and the participants of the validation part, drawn by the seed."""
     settings, training = config.pretraining, config.training
     if isinstance(config.model, ProbeConfig):
         raise UsageError('heatlas pretrain makes backbones, and model.architecture = "probe" stands on one.')
@@ -152,10 +147,7 @@ def _with_long_tail(config: Config, scans: Sequence[Scan]) -> tuple[Scan, ...]:
 
 
 def tail_people(config: Config, scans: Sequence[Scan]) -> tuple[str, ...]:
-    """Participants with the lowest temperature; none where it does not depend on the class.
-
-    Raises BadInputError if nobody is of one of the classes, or everybody is of them.
-    """
+    """Participants with the lowest temperature; none where it does not depend on the class."""
     wanted, class_of = config.pretraining.tail_classes, classes_of(scans)
     if not wanted:
         return ()
@@ -198,7 +190,6 @@ class PretrainingTask(Unit):
 
     @property
     def queue(self) -> int:
-        """Keys that moco keeps."""
         return self.config.pretraining.queue or max(1, len(self.part(False)) // 2)
 
     def part(self, held_out: bool) -> tuple[Scan, ...]:
@@ -209,10 +200,7 @@ class PretrainingTask(Unit):
 def pretrain(
     layout: RunLayout, scans: Sequence[Scan], config: Config, executor: Executor, digests: DigestCache
 ) -> list[Outcome]:
-    """Train a backbone without labels; its network, description and history are those of ``layout.backbone``.
-
-    `scans`: registered. Raises UsageError, BadInputError as `parts_of`; if the grid is too small for the network.
-    """
+    """Train a backbone without labels on registered scans; its files are those of ``layout.backbone``."""
     spec = configured_input(config)
     family_of(config.model).require_fits(spec.shape, config.model)
     scans, validation = parts_of(config, scans)
@@ -233,7 +221,6 @@ def pretrain(
 
 
 def train_backbone(outputs: dict[str, Path], task: PretrainingTask, key: str) -> Mapping[str, Any]:
-    """Train the backbone; the function of a `Job`."""
     config = task.config.training
     if config.devices == 1:
         _train_backbone(ALONE, outputs, task, key)
@@ -283,7 +270,6 @@ def _objective(task: PretrainingTask) -> Objective:
 
 
 def _fresh(task: PretrainingTask) -> tuple[StagedModel, Pretraining | MaskedAutoencoder]:
-    """A network with fresh weights, and what learns with its first stages."""
     settings, model = task.config.pretraining, task.config.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(task.seed, "weights"))

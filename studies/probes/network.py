@@ -1,20 +1,15 @@
 """A probe: the stages of a backbone, and a head that is trained for the task (Gairola et al. 2025).
 
-The backbone, the first stages of a network that was trained before, is kept as it is or trained on. Heads with several
-layers classify each voxel of the last features by 1×1×1 convolutions and average then, as B-cos networks do; for one
-linear layer the order makes no difference. On a dynamic linear backbone no head has a constant, so that its maps add
-up. A head of dynamic layers on a conventional backbone is explained from its features on (Böhle 2024, section 5.2.4).
+Heads with several layers classify each voxel of the last features by 1×1×1 convolutions and average then, as B-cos
+networks do. On a dynamic linear backbone no head has a constant, so that its maps add up. A head of dynamic layers on a
+conventional backbone is explained from its features on (Böhle 2024, section 5.2.4).
 
-CA-Stream (Torres Figueroa 2024, thesis, ch. 3) is a query that passes the stages of a backbone and pools its last
-features by attention. A learned query, the same for all scans and classes, attends to the features of each stage in
-turn; what it pools there becomes, after a linear map, the query of the next. The last attention takes the place of the
-global average (GAP) before the linear head. Attention is a class-agnostic CAM: its scores are channels weighted by the
-query. CAM methods explain the last features, before their attention, so that their gradient passes through it: each
-voxel counts by its own part of the logit, and by how much more attention it draws than the others (sections 3.5, 3.6).
-The source keeps the classifier of the backbone and learns a linear map before it. A probe learns its classifier anyway,
-and two linear layers in a row are one, so the linear head is what both are together. Two variants of the source: the
-features phi of a voxel have a key ``K phi`` and a value ``V phi``, linear maps of each stage; and a query for each
-class, so that each has an attention and pooled features of its own, which its logit reads.
+CA-Stream (Torres Figueroa 2024, thesis, ch. 3): a learned query attends to the features of each stage in turn; what it
+pools there becomes, after a linear map, the query of the next. The last attention takes the place of the global average
+before the linear head. CAM methods explain the last features, before their attention, so that their gradient passes
+through it (sections 3.5, 3.6). The source keeps the classifier of the backbone and learns a linear map before it; the
+linear head here is both together. Two variants: keys ``K phi`` and values ``V phi`` of the features phi, linear maps of
+each stage; and a query for each class, whose pooled features its logit reads.
 """
 
 from __future__ import annotations
@@ -66,7 +61,6 @@ class Backbone(nn.Sequential):
         return bool(dynamic_layers(self))
 
     def train(self, mode: bool = True) -> Backbone:
-        """Set the mode, unless frozen."""
         super().train(mode and not self.frozen)
         return self
 
@@ -90,21 +84,20 @@ def features_of_stages(network: StagedModel, volumes: Tensor) -> list[Tensor]:
 
 
 def kept_stages(network: StagedModel, shape: Shape, count: int = 0) -> tuple[tuple[nn.Module, ...], tuple[int, ...]]:
-    """The first stages of a network, all that give features with voxels unless a number is given; channels after each.
-
-    `shape`: voxels of its input. `count`: 0 for all. Raises UsageError if there are not so many.
-    """
+    """The first stages of a network, all that give features with voxels or `count` of them; channels after each."""
     weight = next(network.parameters())
     was_training = network.training
     empty = torch.zeros(1, 1, *shape, dtype=weight.dtype, device=weight.device)
     features = features_of_stages(network.eval(), empty)
     network.train(was_training)
     if not features or count > len(features):
+        if not features:
+            raise UsageError(
+                "model.backbone: no stage of the backbone gives features with voxels, so no probe can stand on it."
+            )
         raise UsageError(
             f"model.stages = {count}: {len(features)} stages of the backbone give features with voxels; keep 1 to "
             f"{len(features)} of them, or 0 for all."
-            if features
-            else "model.backbone: no stage of the backbone gives features with voxels, so no probe can stand on it."
         )
     number = count or len(features)
     return tuple(network.stages[:number]), tuple(one.shape[1] for one in features[:number])
@@ -149,8 +142,8 @@ def attended(features: Tensor, weights: Tensor) -> Tensor:
 class AttentionPooling(nn.Module):
     """The last attention as a function of the last features alone: the queries, and what may be attended to, stay.
 
-    `query`: (B, d), or (B, C, d), of each volume. `keys`: (B, D, H, W). `values`: the linear map V (d, d) of the
-    features that are pooled; None for the features themselves.
+    `query`: (B, d), or (B, C, d). `keys`: (B, D, H, W). `values`: the linear map V (d, d) of the features that are
+    pooled; None for the features themselves.
     """
 
     def __init__(self, query: Tensor, keys: Tensor, values: Tensor | None = None) -> None:
@@ -180,7 +173,6 @@ class AttentionStream(nn.Module):
 
     `widths`: channels after each of its stages. `first`: stage at which the stream begins. `projected`: whether keys
     and values of each stage are linear maps of its features. `classes`: queries, one of each class; 0 for one of all.
-    Raises UsageError for a stage that is not there.
     """
 
     def __init__(
@@ -198,8 +190,8 @@ class AttentionStream(nn.Module):
             nn.Linear(before, after, bias=False)
             for before, after in zip(widths[first:-1], widths[first + 1 :], strict=True)
         )
-        own = widths[first:] if projected else ()
-        self.keys, self.values = (nn.ParameterList(torch.empty(d, d) for d in own) for _ in range(2))
+        mapped = widths[first:] if projected else ()
+        self.keys, self.values = (nn.ParameterList(torch.empty(d, d) for d in mapped) for _ in range(2))
         for weight in (*(one.weight for one in self.projections), *self.keys, *self.values):
             nn.init.xavier_uniform_(weight)
 
@@ -246,10 +238,7 @@ CODA_RANKS, CODA_KERNELS = (8, 8), (3, 1)
 
 
 class UnitProjection(nn.Module):
-    """Fewer channels for each voxel, by weights of norm 1 per channel, so that no answer exceeds the norm of its voxel.
-
-    `before`, `after`: channels.
-    """
+    """Fewer channels for each voxel, by weights of norm 1 per channel: no answer exceeds the norm of its voxel."""
 
     keeps_places: ClassVar[bool] = True
 
@@ -259,7 +248,6 @@ class UnitProjection(nn.Module):
 
     @property
     def rows(self) -> Tensor:
-        """The weights (after, before), of norm 1."""
         return functional.normalize(self.weight, dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -267,12 +255,10 @@ class UnitProjection(nn.Module):
 
 
 def pooled(*layers: nn.Module) -> nn.Sequential:
-    """Layers that classify each voxel, and the average over voxels."""
     return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten())
 
 
 def linear_head(channels: int, outputs: int, constants: bool, bias: float) -> list[nn.Module]:
-    """Average over voxels, then one linear layer."""
     layer = nn.Linear(channels, outputs, bias=constants)
     if constants:
         nn.init.constant_(layer.bias, bias)
@@ -321,8 +307,7 @@ def coda_head(channels: int, hidden: int, outputs: int, bias: float) -> list[nn.
 def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bool, outputs: int) -> StagedModel:
     """A probe on a network. Stages: the backbone, one per hidden layer of the head, its last layer with the logits.
 
-    `network`: whose first stages become the backbone; they are not copied. `settings`: with the backbone written out.
-    `dynamic`: whether the backbone is dynamic linear.
+    `network`: its first stages become the backbone; they are not copied. `settings`: with the backbone written out.
     """
     stages, widths = kept_stages(network, shape, settings.stages)
     body = Backbone(stages, frozen=not settings.train_backbone)
@@ -336,7 +321,6 @@ def build(network: StagedModel, shape: Shape, settings: ProbeConfig, dynamic: bo
 
 
 def backbone_of(probe: StagedModel) -> Backbone:
-    """The backbone of a probe, without a stream that passes it."""
     first = probe.stages[0]
     backbone = first.body if isinstance(first, AttentionStream) else first
     assert isinstance(backbone, Backbone)
@@ -368,8 +352,7 @@ def backbone_weights(
 ) -> Mapping[str, Tensor]:
     """Weights of the backbone of a probe, by their names in the probe.
 
-    `load`: reads a network, and refuses one that the fold must not build on. Raises UsageError for a folder without a
-    backbone, or another family. Raises BadInputError if it cannot be read.
+    `load`: reads a network, and refuses one that the fold must not build on.
     """
     body, path = body_of(settings), Path(settings.backbone)
     if path.is_file():

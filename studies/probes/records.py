@@ -8,7 +8,6 @@ methods explain it, follows from its backbone and head.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -96,10 +95,6 @@ UNTRAINED = ResNetConfig("resnet10")
 
 
 def backbone_digest(settings: ProbeConfig, fold: int) -> str:
-    """Digest of the weights of a backbone.
-
-    Raises UsageError, BadInputError as `backbone_files`; if they cannot be read.
-    """
     files = files_of(settings, fold)
     path = Path(settings.backbone) if files is None else files.weights
     try:
@@ -109,10 +104,7 @@ def backbone_digest(settings: ProbeConfig, fold: int) -> str:
 
 
 def backbone_files(folder: str, fold: int) -> FoldFiles:
-    """Files of a pre-trained backbone, or else those of the network of a fold of a run.
-
-    Raises UsageError if the folder holds neither.
-    """
+    """Files of a pre-trained backbone, or else those of the network of a fold of a run."""
     layout = RunLayout(Path(folder))
     for files in (layout.backbone, layout.fold(fold)):
         if files.description.is_file():
@@ -129,21 +121,14 @@ def backbone_files(folder: str, fold: int) -> FoldFiles:
 
 
 def knows_labels(settings: ProbeConfig) -> bool:
-    """Whether the backbone learned from labels: the network of a run, or one pre-trained with a schedule by class.
-
-    Raises UsageError as `backbone_files`.
-    """
+    """Whether the backbone learned from labels: the network of a run, or one pre-trained with a schedule by class."""
     if not settings.backbone or Path(settings.backbone).is_file():
         return False
     files = backbone_files(settings.backbone, 0)
     if files != RunLayout(Path(settings.backbone)).backbone:
         return True
-    schedule = (
-        read_json(files.description, "Make the backbone again with heatlas pretrain.")
-        .get("pretraining", {})
-        .get("schedule")
-    )
-    return bool(schedule == "by-class")
+    description = read_json(files.description, "Make the backbone again with heatlas pretrain.")
+    return bool(description.get("pretraining", {}).get("schedule") == "by-class")
 
 
 def require_backbone(settings: ProbeConfig, shuffled: bool) -> None:
@@ -171,10 +156,7 @@ def files_of(settings: ProbeConfig, fold: int) -> FoldFiles | None:
 
 
 def body_of(settings: ProbeConfig) -> ModelConfig:
-    """Architecture and settings of the backbone, with the field of view of the probe; opens no file.
-
-    Raises UsageError if they are not written out (`with_body`), or the backbone is a probe itself.
-    """
+    """Architecture and settings of the backbone, with the field of view of the probe; opens no file."""
     if settings.body:
         body = network_settings(json_object(settings.body), "model.body")
     elif settings.backbone:
@@ -190,11 +172,7 @@ def body_of(settings: ProbeConfig) -> ModelConfig:
 
 
 def with_body(settings: ProbeConfig) -> ProbeConfig:
-    """The settings with the backbone written out, and without its place.
-
-    Raises UsageError if the folder has no backbone, the backbone is a probe itself, or a file of weights of an unknown
-    network. Raises BadInputError if its description cannot be read.
-    """
+    """The settings with the backbone written out, and without its place."""
     if not settings.body and Path(settings.backbone).is_file():
         raise UsageError(
             f"model.backbone: {settings.backbone}: a file of weights does not say of which network. Name it in "
@@ -208,10 +186,6 @@ def with_body(settings: ProbeConfig) -> ProbeConfig:
 
 
 def placed(settings: ProbeConfig) -> ProbeConfig:
-    """The settings with the backbone written out, and its place from any folder; without a backbone as they are.
-
-    Raises UsageError, BadInputError as `with_body`.
-    """
     if not settings.backbone:
         return settings
     return replace(with_body(settings), backbone=str(Path(settings.backbone).resolve()))
@@ -234,8 +208,6 @@ def keep_backbone(layout: RunLayout, settings: ProbeConfig, folds: Iterable[int]
     """Copy the backbone of every fold into the run, unless it is there.
 
     One that was pre-trained is copied once, a file of weights under a name of its own.
-
-    Raises UsageError if there is none (`backbone_files`).
     """
     wanted = _copies(layout.kept_backbone, settings.backbone, folds)
     for path in layout.kept_backbone.rglob("*"):
@@ -250,7 +222,6 @@ def keep_backbone(layout: RunLayout, settings: ProbeConfig, folds: Iterable[int]
 
 
 def _copies(kept: Path, backbone: str, folds: Iterable[int]) -> dict[Path, Path]:
-    """Source of each copy."""
     if Path(backbone).is_file():
         return {kept / f"{_WEIGHTS}{Path(backbone).suffix}": Path(backbone)}
     sources: dict[Path, Path] = {}
@@ -320,16 +291,14 @@ def _family_of(settings: ModelConfig) -> Family:
 
 
 def _body(settings: ProbeConfig) -> tuple[Family, ModelConfig]:
-    """The family of a backbone, and its settings."""
     body = body_of(settings)
     return _family_of(body), body
 
 
 def _resolved(settings: ProbeConfig) -> Family:
     family, _ = _body(settings)
-    return dataclasses.replace(
-        PROBE, encoding=family.encoding, needs=family.needs, refused=refused_by(settings, family)
-    )
+    refused = refused_by(settings, family)
+    return replace(PROBE, encoding=family.encoding, needs=family.needs, refused=refused)
 
 
 def _build(shape: Shape, settings: ProbeConfig, outputs: int) -> StagedModel:
@@ -351,24 +320,14 @@ def _described(settings: ProbeConfig) -> str:
     return f"was a probe [@probing], {head}, on a backbone that was {kept}: {text}"
 
 
-def _smallest(settings: ProbeConfig) -> int:
-    family, body = _body(settings)
-    return family.smallest_side(body)
+def _of_backbone(name: str) -> Callable[..., Any]:
+    """What the family of the backbone says; settings come last."""
 
+    def ask(*arguments: Any) -> Any:
+        family, body = _body(arguments[-1])
+        return getattr(family, name)(*arguments[:-1], body)
 
-def _require_fits(shape: Shape, settings: ProbeConfig) -> None:
-    family, body = _body(settings)
-    family.require_fits(shape, body)
-
-
-def _covering(side: int, settings: ProbeConfig) -> int:
-    family, body = _body(settings)
-    return family.covering_side(side, body)
-
-
-def _seen(side: int, settings: ProbeConfig) -> int:
-    family, body = _body(settings)
-    return family.seen_side(side, body)
+    return ask
 
 
 def _weights(
@@ -383,11 +342,11 @@ PROBE = Family(
     name="probe",
     settings=ProbeConfig,
     build=_build,
-    smallest_side=_smallest,
-    require_fits=_require_fits,
+    smallest_side=_of_backbone("smallest_side"),
+    require_fits=_of_backbone("require_fits"),
     described=_described,
-    covering_side=_covering,
-    seen_side=_seen,
+    covering_side=_of_backbone("covering_side"),
+    seen_side=_of_backbone("seen_side"),
     resolve=_resolved,
     backbone=OnBackbone(
         body=body_of,

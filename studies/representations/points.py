@@ -31,10 +31,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class FeatureVectors:
-    """Scans as points of norm 1.
-
-    `values`: (scans, d). `participant`: (scans,).
-    """
+    """Scans (scans, d) as points of norm 1."""
 
     values: Floats
     participant: NDArray[np.str_]
@@ -55,7 +52,6 @@ class FeatureVectors:
         return np.asarray(1 / np.bincount(self.codes)[self.codes])
 
     def of(self, people: Collection[str]) -> FeatureVectors:
-        """Scans of some participants."""
         there = np.isin(self.participant, list(people))
         return FeatureVectors(self.values[there], self.participant[there])
 
@@ -77,10 +73,7 @@ class FeatureVectors:
 
 
 def points_of(features: ArrayLike, people: Sequence[str]) -> FeatureVectors:
-    """Scale the features of each scan to norm 1.
-
-    `features`: (scans, d). `people`: participant of each scan. Raises BadInputError if the two do not match, or a scan
-    has no direction: all its features are 0, or one is not finite.
+    """Scale the features (scans, d) of each scan to norm 1; refuses a scan without a direction: all 0, or not finite.
 
     Examples
     --------
@@ -104,14 +97,11 @@ def points_of(features: ArrayLike, people: Sequence[str]) -> FeatureVectors:
 def _directions(values: Floats) -> Floats:
     values = values / np.maximum(np.abs(values).max(axis=1, keepdims=True), np.finfo(float).tiny)
     norm = np.linalg.norm(values, axis=1, keepdims=True)
-    result: Floats = np.divide(values, norm, out=np.zeros_like(values), where=norm > 0)
-    return result
+    return np.asarray(np.divide(values, norm, out=np.zeros_like(values), where=norm > 0))
 
 
 def one_per_person(values: Sequence[object], people: Sequence[str], column: str) -> dict[str, str]:
-    """The class or site of each participant; participants without one are left out.
-
-    Raises BadInputError if scans of one participant have different ones.
+    """The class or site of each participant, in all scans the same; participants without one are left out.
 
     Examples
     --------
@@ -146,17 +136,18 @@ def alignments(points: FeatureVectors) -> Floats:
     >>> alignments(FeatureVectors(np.array([[1.0, 0], [0, 1], [0, 1]]), np.array(["sub-1", "sub-1", "sub-2"]))).tolist()
     [2.0, nan]
     """
-    own = np.eye(len(points.people))[points.codes]
-    between = own.T @ squared_distances(points) @ own
-    scans = own.sum(axis=0)
-    result: Floats = np.divide(np.diag(between), scans * (scans - 1), out=np.full(len(scans), np.nan), where=scans > 1)
-    return result
+    of_person = np.eye(len(points.people))[points.codes]
+    between = of_person.T @ squared_distances(points) @ of_person
+    scans = of_person.sum(axis=0)
+    nothing = np.full(len(scans), np.nan)
+    return np.asarray(np.divide(np.diag(between), scans * (scans - 1), out=nothing, where=scans > 1))
 
 
 def uniformity(points: FeatureVectors, t: float = 2.0) -> Callable[[Floats], Floats]:
     """Logarithm of the mean of ``exp(-t d²)`` over pairs of different participants, as a function of their weights.
 
     Lower is better: 0 if all features are equal, and never below -4 t. Pairs of scans of one participant are left out.
+    Returns (draws,) from weights (draws, people); NaN in a draw of one participant only.
 
     Returns (draws,) from weights (draws, people); NaN in a draw of one participant only. Raises BadInputError for fewer
     than two participants.
@@ -170,15 +161,14 @@ def uniformity(points: FeatureVectors, t: float = 2.0) -> Callable[[Floats], Flo
     people = len(points.people)
     if people < 2:
         raise BadInputError("uniformity needs scans of two participants or more; there is one.")
-    own = np.eye(people)[points.codes] * points.weights[:, None]
-    kernel = own.T @ np.exp(-t * squared_distances(points)) @ own
+    of_person = np.eye(people)[points.codes] * points.weights[:, None]
+    kernel = of_person.T @ np.exp(-t * squared_distances(points)) @ of_person
     np.fill_diagonal(kernel, 0)
 
     def of_weights(weights: Floats) -> Floats:
         pairs = weights.sum(axis=1) ** 2 - (weights**2).sum(axis=1)
         total = ((weights @ kernel) * weights).sum(axis=1)
-        result: Floats = np.log(np.divide(total, pairs, out=np.full(len(weights), np.nan), where=pairs > 0))
-        return result
+        return np.asarray(np.log(np.divide(total, pairs, out=np.full(len(weights), np.nan), where=pairs > 0)))
 
     return of_weights
 
@@ -187,8 +177,6 @@ def neighbours_agree(points: FeatureVectors, class_of: Mapping[str, str]) -> Flo
     """Share of each participant's scans whose most similar scan of anyone else has the same class, (people,).
 
     The first is taken if several are equally similar.
-
-    Raises BadInputError for fewer than two participants.
 
     Examples
     --------
@@ -251,8 +239,7 @@ def contributions(
     of_anchor = np.bincount(place.ravel(), terms.ravel(), len(bins) * BINS).reshape(len(bins), BINS)
     total = (np.ones(len(bins)) if weights is None else weights) @ of_anchor
     whole = total.sum(axis=-1, keepdims=True)
-    result: Floats = np.divide(total, whole, out=np.full(total.shape, np.nan), where=whole > 0)
-    return result
+    return np.asarray(np.divide(total, whole, out=np.full(total.shape, np.nan), where=whole > 0))
 
 
 def peak(shares: Floats) -> Floats:
@@ -283,9 +270,7 @@ def effective_negatives(similarities: Floats, temperature: float, excluded: NDAr
     >>> effective_negatives(np.array([[0.2, 0.2, 0.2], [0.9, 0.9, -1.0]]), 0.01).round(6).tolist()
     [3.0, 2.0]
     """
-    scores = _negatives(similarities, temperature, excluded)
-    result: Floats = np.exp(entr(softmax(scores, axis=1)).sum(axis=1))
-    return result
+    return np.asarray(np.exp(entr(softmax(_negatives(similarities, temperature, excluded), axis=1)).sum(axis=1)))
 
 
 def _negatives(similarities: Floats, temperature: float, excluded: NDArray[np.bool_] | None) -> Floats:

@@ -1,18 +1,14 @@
 """What frozen features know: probes by scikit-learn, the share of people recognised, and whether they tell the site.
 
-*Probes* are nearest neighbours and linear classifiers. Features have norm 1. Votes of a tested participant are means
-over their scans. Among neighbours, each trained participant is one point (the mean direction of their scans), so that k
-neighbours are k people; in linear probes, the scans of a participant have a weight of 1 together. No one may be trained
-on and tested.
+*Probes* are nearest neighbours and linear classifiers of features of norm 1. Votes of a tested participant are means
+over their scans; each trained participant is one point among neighbours, and has a weight of 1 in linear probes.
 
 *Shares of participants recognised* are per class, per group of classes and over all classes, with draws of the
-bootstrap. Each participant counts once. Shares of a group and of all are means over classes, so that the sizes of
-classes have no influence: over all classes it is the balanced accuracy.
+bootstrap. Shares of a group and of all are means over classes: over all it is the balanced accuracy.
 
-*Site*: groups of a contrastive loss may be scanners instead of diseases. A linear classifier is trained and tested on
-different participants. Sites are permuted between participants of one class with the same number of scans, so that an
-association of site and class is no evidence. Ridge regression on indicators of the sites is linear in the labels: one
-fit per fold serves all permutations; a logistic regression would be fitted for each.
+*Site*: groups of a contrastive loss may be scanners instead of diseases. Sites are permuted between participants of one
+class with the same number of scans, so that an association of site and class is no evidence. Ridge regression on
+indicators of the sites is linear in the labels: one fit per fold serves all permutations.
 """
 
 from __future__ import annotations
@@ -76,7 +72,6 @@ class Parts:
 
     @property
     def trained_classes(self) -> list[str]:
-        """Class of each participant trained on."""
         return [self.class_of[person] for person in self.training.people]
 
     def right(self, votes: Floats) -> Floats:
@@ -99,15 +94,10 @@ def neighbour_votes(parts: Parts, k: int) -> Floats:
             f"{counted(k, 'nearest neighbour')} of {counted(trained, 'training participant')}: choose k between 1 and "
             f"{trained}, or train on more people."
         )
-    near = KNeighborsClassifier(k, weights=_by_rank, algorithm="brute")
+    by_rank = 1 + NEARER * (k - np.arange(k)) / k  # equal but for ties; distances are ascending
+    near = KNeighborsClassifier(k, weights=lambda distances: np.tile(by_rank, (len(distances), 1)), algorithm="brute")
     near.fit(parts.training.centres, parts.trained_classes)
     return parts.test.mean(near.predict_proba(parts.test.values))
-
-
-def _by_rank(distances: Floats) -> Floats:
-    """Equal weights (scans, k) but for ties; distances are ascending."""
-    k = distances.shape[1]
-    return np.tile(1 + NEARER * (k - np.arange(k)) / k, (len(distances), 1))
 
 
 def linear_votes(parts: Parts) -> Floats:
@@ -119,28 +109,25 @@ def linear_votes(parts: Parts) -> Floats:
     class_of_scan = [parts.class_of[person] for person in parts.training.participant]
     weights = parts.training.weights
     probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=STEPS))
-    probe.fit(
-        parts.training.values, class_of_scan,
-        standardscaler__sample_weight=weights, logisticregression__sample_weight=weights,
-    )  # fmt: skip
+    given = {f"{step}__sample_weight": weights for step in ("standardscaler", "logisticregression")}
+    probe.fit(parts.training.values, class_of_scan, **given)
     return parts.test.mean(probe.predict_proba(parts.test.values))
 
 
 def probed(
     points: FeatureVectors, drawn: LongTailedParts, measures: Sequence[str] = tuple(PROBES)
 ) -> dict[str, Floats]:
-    """Whether each probe finds the class of each tested participant.
+    """Whether each probe finds the class of each tested participant, (people tested,), in the order of their names.
 
-    `points`: features of all scans; those of people in no part are not used. `measures`: names from `PROBES`. Returns
-    (people tested,). 0 or 1, in the order of ``points.of(test).people``. Raises BadInputError if someone in a part has
-    no scan. Raises UsageError: see `neighbour_votes`.
+    `points`: features of all scans; those of people in no part are not used. `measures`: names from `PROBES`.
     """
-    class_of = {person: name for part in (drawn.training, drawn.test) for name, own in part.items() for person in own}
+    both = (drawn.training, drawn.test)
+    class_of = {person: name for part in both for name, members in part.items() for person in members}
     absent = set(class_of) - set(points.people)
     if absent:
         raise BadInputError(f"{listed(sorted(absent))} has no features; compute them for all people of the parts.")
     test, long, few = (
-        points.of({person for own in part.values() for person in own})
+        points.of({person for members in part.values() for person in members})
         for part in (drawn.test, drawn.training, drawn.few)
     )
     found = {}
@@ -165,11 +152,10 @@ def draws_within(people: Sequence[str], strata: Sequence[str], draws: int, seed:
 def shares_recognised(
     right: Floats, classes_of: Sequence[str], groups: Mapping[str, Sequence[str]]
 ) -> Callable[[Floats], dict[str, Floats]]:
-    """Shares of participants recognised, as a function of their weights.
+    """Shares of participants recognised, as a function of their weights: `ALL`, the groups, and each class, (draws,).
 
     `right`: (people,), whether, or in what share of their scans, a participant's class is found. `classes_of`: class of
-    each. `groups`: classes of each group. Returns the result has `ALL`, the groups, and each class by its name;
-    (draws,) each.
+    each. `groups`: classes of each group.
 
     Examples
     --------
@@ -213,9 +199,9 @@ EQUAL = 9
 class SitePrediction:
     """What was found out about sites.
 
-    `people`, `sites`: participants at sites that are large enough, and the site of each. `right`: (people,), whether
-    the site of each was predicted, 0 or 1. `null`: (permutations,), balanced accuracy with permuted sites. `left_out`:
-    participants whose site is unknown or too small.
+    `people`, `sites`: participants at sites that are large enough, and the site of each. `right`: (people,), whether it
+    was predicted. `null`: (permutations,), balanced accuracy with permuted sites. `left_out`: participants whose site
+    is unknown or too small.
     """
 
     people: tuple[str, ...]
@@ -249,9 +235,8 @@ def predicted_sites(
 ) -> SitePrediction:
     """Predict the site of each participant from the mean direction of their scans.
 
-    `site_of`: site of participants; those without are left out, as are those of sites with fewer than five. `class_of`:
-    sites are permuted within classes; people without a class count as one more. Raises BadInputError if fewer than two
-    sites have enough participants.
+    `site_of`: participants without a site are left out, as are those of sites with fewer than five. `class_of`: sites
+    are permuted within classes; people without a class count as one more.
     """
     sizes = Counter(site_of[person] for person in points.people if person in site_of)
     large = sorted(site for site, size in sizes.items() if size >= FEWEST_OF_SITE)

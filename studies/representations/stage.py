@@ -24,10 +24,7 @@ from heatlas.pipeline.run.work.digests import DigestCache, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.studies.long_tail import by_class, long_tailed_parts
 from heatlas.studies.probes.records import ProbeConfig, with_body
-from heatlas.studies.representations.probes import (
-    ALL,
-    PROBES,
-)
+from heatlas.studies.representations.probes import ALL, PROBES
 from heatlas.studies.representations.table import (
     BACKBONE,
     REPRESENTATIONS_TABLE,
@@ -50,9 +47,6 @@ def judge_backbone(
     """Measure the features of the backbone under a cohort's networks, and write ``representations.tsv``.
 
     Scans outside the contrast are among `scans`: they belong to rarer classes.
-
-    Raises UsageError if the networks are no probes on a backbone that stayed as it was. Raises BadInputError if there
-    are too few people.
     """
     config, layout = cohort.config, cohort.layout
     settings, known = require_frozen(config), set[str]()
@@ -110,9 +104,9 @@ def diagnosed(scans: Iterable[Scan], known: frozenset[str]) -> list[Scan]:
 
 
 def _log_shares(rows: pd.DataFrame) -> None:
-    own = rows[(rows["features"] == BACKBONE) & (rows["classes"] == ALL) & rows["measure"].isin([*PROBES, SITE])]
+    shares = rows[(rows["features"] == BACKBONE) & (rows["classes"] == ALL) & rows["measure"].isin([*PROBES, SITE])]
     log.info("Backbone, and the same network untrained (share recognised, mean over classes):")
-    for row in own.to_dict("records"):
+    for row in shares.to_dict("records"):
         change = f"{row['difference']:+.2f}"
         if np.isfinite(row["difference_low"]):
             change += f" [{row['difference_low']:+.2f}, {row['difference_high']:+.2f}]"

@@ -149,16 +149,13 @@ def judged(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Measure several sets of features of the same scans.
+    """Measure several sets of features of the same scans: a table of `REPRESENTATIONS_TABLE`.
 
     `features`: (scans, d), by name, such as two checkpoints of a schedule; the number of features may differ. The first
     set is the reference of paired differences. `people`: participant of each scan. `labels`: class of each scan, one
     per participant; missing for people in no part. `parts`: whom probes are trained and tested on; all but the site is
-    measured on the test part. `sites`: site of each scan, one per participant; predicted for all people. Without, the
-    site is not measured. `temperatures`: temperatures of the InfoNCE loss. Returns a table with the columns of
-    `REPRESENTATIONS_TABLE`; measures that cannot be computed have a row with a note. Raises BadInputError if labels or
-    features do not fit the people, or those of the parts are not there. Raises UsageError without a set of features, or
-    with a temperature of 0 or less.
+    measured on the test part. `sites`: one per participant; predicted for all people. `temperatures`: of the InfoNCE
+    loss. Measures that cannot be computed have a row with a note.
     """
     if not features:
         raise UsageError("no features to judge: give at least one set, by name.")
@@ -221,21 +218,21 @@ def _properties(
 ) -> list[_Measure]:
     who = sorted(tested)
     weights, counts = draws_within(who, [tested[person] for person in who], draws, seed), {ALL: len(who)}
-    close = {name: alignments(own) for name, own in points.items()}
+    close = {name: alignments(vectors) for name, vectors in points.items()}
     repeated = int(np.isfinite(next(iter(close.values()))).sum())
     found = [
         _Measure(
             "alignment", {name: _mean(values) for name, values in close.items()}, weights, {ALL: repeated},
             note=None if repeated else "no one in the test part has two scans",
         ),
-        _Measure("uniformity", {name: _named(uniformity(own)) for name, own in points.items()}, weights, counts),
+        _Measure("uniformity", {name: _named(uniformity(one)) for name, one in points.items()}, weights, counts),
     ]  # fmt: skip
     for temperature in temperatures:
         peaks, numbers = {}, {}
-        for name, own in points.items():
-            similar, same = own.similarities
-            peaks[name] = _peak_of(own, similar, same, temperature)
-            numbers[name] = _mean(own.mean(effective_negatives(similar, temperature, same)))
+        for name, vectors in points.items():
+            similar, same = vectors.similarities
+            peaks[name] = _peak_of(vectors, similar, same, temperature)
+            numbers[name] = _mean(vectors.mean(effective_negatives(similar, temperature, same)))
         found.append(_Measure("contribution_peak", peaks, weights, counts, temperature=temperature))
         found.append(_Measure("effective_negatives", numbers, weights, counts, temperature=temperature))
     return found
@@ -246,11 +243,11 @@ def _of_sites(found: Mapping[str, SitePrediction], draws: int, seed: int) -> _Me
     groups = {ALL: sorted(set(first.sites))}
     return _Measure(
         SITE,
-        {name: _only_all(shares_recognised(own.right, own.sites, groups)) for name, own in found.items()},
+        {name: _named(_all_of(shares_recognised(site.right, site.sites, groups))) for name, site in found.items()},
         draws_within(first.people, first.sites, draws, seed),
         {ALL: len(first.people)},
         chance=first.chance,
-        p={name: own.p for name, own in found.items()},
+        p={name: prediction.p for name, prediction in found.items()},
         note=TOO_SHORT + (f"; {first.left_out} people left out: site unknown or too small" if first.left_out else ""),
     )
 
@@ -259,12 +256,11 @@ def _named(statistic: Callable[[Floats], Floats]) -> Statistic:
     return lambda weights: {ALL: statistic(weights)}
 
 
-def _only_all(statistic: Statistic) -> Statistic:
-    return _named(lambda weights: statistic(weights)[ALL])
+def _all_of(statistic: Statistic) -> Callable[[Floats], Floats]:
+    return lambda weights: statistic(weights)[ALL]
 
 
 def _mean(values: Floats) -> Statistic:
-    """Mean over the people that have a value."""
     there = np.isfinite(values)
 
     def mean(weights: Floats) -> Mapping[str, Floats]:
@@ -275,11 +271,8 @@ def _mean(values: Floats) -> Statistic:
     return mean
 
 
-def _peak_of(own: FeatureVectors, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
-    def of_weights(weights: Floats) -> Floats:
-        return peak(contributions(similar, temperature, same, weights[:, own.codes] * own.weights))
-
-    return _named(of_weights)
+def _peak_of(vectors: FeatureVectors, similar: Floats, same: np.ndarray, temperature: float) -> Statistic:
+    return _named(lambda w: peak(contributions(similar, temperature, same, w[:, vectors.codes] * vectors.weights)))
 
 
 STAGE = "representations"
@@ -299,7 +292,6 @@ class BackboneToJudge:
 
 
 def write_judged(outputs: dict[str, Path], task: BackboneToJudge) -> None:
-    """Measure and write; the function of a `Job`."""
     loaded = [load_model(files).model for files in task.networks]
     bodies = [backbone_of(model) for model in loaded]
     if any(_differ(bodies[0], other) for other in bodies[1:]):
@@ -313,11 +305,10 @@ def write_judged(outputs: dict[str, Path], task: BackboneToJudge) -> None:
         fresh = build_network(body_of(task.config.model), task.spec.shape, 2)
     untrained = Backbone(kept_stages(fresh, task.spec.shape, task.config.model.stages)[0])
     people = [scan.participant_id for scan in task.scans]
-    table = judged(
-        {name: features(body, task.files, task.spec) for name, body in ((UNTRAINED, untrained), (BACKBONE, bodies[0]))},
-        people, [scan.diagnosis for scan in task.scans], task.parts,
-        sites=[scan.site for scan in task.scans], seed=task.config.seed,
-    )  # fmt: skip
+    sets = {UNTRAINED: untrained, BACKBONE: bodies[0]}
+    points = {name: features(body, task.files, task.spec) for name, body in sets.items()}
+    labels, sites = [scan.diagnosis for scan in task.scans], [scan.site for scan in task.scans]
+    table = judged(points, people, labels, task.parts, sites, seed=task.config.seed)
     REPRESENTATIONS_TABLE.write(outputs["table"], table)
 
 

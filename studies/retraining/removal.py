@@ -50,7 +50,6 @@ def by_value(groups: Sequence[str], values: NDArray[np.float64]) -> tuple[str, .
 
 
 def random_orders(groups: Sequence[str], draws: int, seed: int) -> tuple[tuple[str, ...], ...]:
-    """Random rankings; each is used in all folds."""
     return tuple(
         tuple(groups[place] for place in generator(seed, "removed-at-random", draw).permutation(len(groups)))
         for draw in range(draws)
@@ -62,8 +61,6 @@ def removed(order: Sequence[str], sizes: Mapping[str, int], share: float) -> tup
 
     A group that would exceed the share is passed over, as white matter exceeds 5 %, and the next that fits is taken,
     until `FULL` of the share is filled or nothing more fits. So the sets of any two orders are about equally large.
-
-    Raises BadInputError if they fill less than `LEAST` of the share.
 
     Examples
     --------
@@ -86,7 +83,7 @@ def removed(order: Sequence[str], sizes: Mapping[str, int], share: float) -> tup
 
 
 def require_fillable(sizes: Mapping[str, int], shares: Sequence[float]) -> None:
-    """Refuse shares that no set of regions fills, before anything is explained or trained; raises as `removed`."""
+    """Refuse shares that no set of regions fills, before anything is explained or trained."""
     if not any(sizes.values()):
         raise BadInputError("remove and retrain: no region of the atlas lies in what the networks see.")
     for share in shares:
@@ -95,11 +92,7 @@ def require_fillable(sizes: Mapping[str, int], shares: Sequence[float]) -> None:
 
 @dataclass(frozen=True)
 class Removal:
-    """What is removed from every scan of a fold.
-
-    `numbers`: labels of the regions. `controls`: controls of the training part; their mean tissue takes the place of
-    the regions.
-    """
+    """What is removed from every scan of a fold: labels of regions, whose place takes the mean tissue of controls."""
 
     numbers: tuple[int, ...]
     controls: tuple[ReferenceScan, ...]

@@ -1,14 +1,12 @@
 """``--parts retrain``: whether networks need the regions that a map ranks first.
 
-For each map and share of the volume, and for random rankings: the first regions, ranked in the training part of each
-fold alone, take the mean tissue of training controls in every scan, and the fold is trained again with the recipe of
-the run. If networks need these regions, accuracy drops by more than without random regions of the same volume. No drop
-does not show that the map is wrong: other regions can carry the same information. ``retraining.tsv`` says how well the
-networks do.
+For each map and share of the volume, and for random rankings, the first regions take the mean tissue of training
+controls in every scan, and each fold is trained again with the recipe of the run. If networks need these regions,
+accuracy drops by more than without random regions of the same volume. No drop does not show that the map is wrong:
+other regions can carry the same information.
 
 What is removed must not be chosen by those who are tested afterwards. So each method ranks regions in the training part
-of a fold alone: the network of the fold explains people it was trained with, each compared with other controls of that
-part.
+of a fold alone: the network explains people it was trained with, each compared with other controls of that part.
 """
 
 from __future__ import annotations
@@ -117,8 +115,8 @@ RETRAINING_TABLE = Table(
 class Removed:
     """Networks trained without some regions.
 
-    `name`: map, or `AT_RANDOM`. `share`: share of the volume that was asked for. `groups`: removed groups by fold;
-    empty where the map gives no ranking in a fold. `scores`: empty where a training failed or there was no ranking.
+    `name`: map, or `AT_RANDOM`. `share`: share of the volume that was asked for. `groups`: by fold; empty where the map
+    gives no ranking in a fold. `scores`: empty where a training failed or there was no ranking.
     """
 
     name: str
@@ -139,19 +137,19 @@ def retraining_table(
     """One row for removing nothing, then per share those of the maps and that of all random draws.
 
     `whole`: scores of the networks as they are. `found`: one per map and share, and one per draw and share. `sizes`:
-    voxels of each group. `planted`: groups where the classes differ; empty where nobody knows. `methods`: by map.
+    voxels of each group. `planted`: groups where the classes differ; empty where nobody knows.
     """
     common = {"cohort": cohort, "n_participants": n_participants}
     rows: list[dict[str, object]] = [{**common, "map": NOTHING, "volume_share": 0.0, **_scores(whole)}]
     for share in sorted({one.share for one in found}):
-        own = [one for one in found if one.share == share]
-        draws = [one.scores for one in own if one.name == AT_RANDOM and one.scores]
+        of_share = [one for one in found if one.share == share]
+        draws = [one.scores for one in of_share if one.name == AT_RANDOM and one.scores]
         common["n_draws"] = len(draws)
-        for one in own:
+        for one in of_share:
             if one.name != AT_RANDOM:
                 row = {**common, "map": one.name, "method": methods.get(one.name), "volume_share": share}
                 rows.append(row | _removed([one], sizes, planted) | _compared(one.scores, whole, draws))
-        random = [one for one in own if one.name == AT_RANDOM]
+        random = [one for one in of_share if one.name == AT_RANDOM]
         if random:
             row = {**common, "map": AT_RANDOM, "volume_share": share}
             rows.append(row | _removed(random, sizes, planted) | _of_draws(draws, whole))
@@ -174,25 +172,22 @@ def _removed(found: Sequence[Removed], sizes: Mapping[str, int], planted: Sequen
 
 
 def _scores(scores: Mapping[str, Scored]) -> dict[str, object]:
-    made: dict[str, object] = {}
+    cells: dict[str, object] = {}
     for name, one in scores.items():
-        made |= {name: one.value, f"{name}_low": one.interval[0], f"{name}_high": one.interval[1]}
-    return made
+        cells |= dict(zip((name, f"{name}_low", f"{name}_high"), (one.value, *one.interval), strict=True))
+    return cells
 
 
 def _compared(
     scores: Mapping[str, Scored], whole: Mapping[str, Scored], draws: Sequence[Mapping[str, Scored]]
 ) -> dict[str, object]:
-    made = _scores(scores)
+    cells = _scores(scores) | _scores({f"{name}_drop": whole[name] - one for name, one in scores.items()})
     for name, one in scores.items():
-        drop = whole[name] - one
-        made |= {f"{name}_drop": drop.value}
-        made |= {f"{name}_drop_low": drop.interval[0], f"{name}_drop_high": drop.interval[1]}
         values = np.array([draw[name].value for draw in draws])
-        made[f"p_{name}"] = rank_p(one.value, values)
+        cells[f"p_{name}"] = rank_p(one.value, values)
         if len(values):
-            made[f"{name}_random_drop"] = float((whole[name].value - values).mean())
-    return made
+            cells[f"{name}_random_drop"] = float((whole[name].value - values).mean())
+    return cells
 
 
 def _of_draws(draws: Sequence[Mapping[str, Scored]], whole: Mapping[str, Scored]) -> dict[str, object]:
@@ -229,7 +224,6 @@ _SHORT = {"balanced_accuracy": "balanced accuracy", "auc": "AUC"}
 
 
 def _compared_text(row: pd.Series, whole: pd.Series, score: str) -> str:
-    """A score beside that with all regions and that without random ones."""
     said = f"{row[score]:.2f} ({whole[score]:.2f} with all"
     if np.isnan(row[f"p_{score}"]):
         return f"{said})"
@@ -245,10 +239,7 @@ class TrainingPart(JudgedCohort):
 
 
 def require_controls(cohort: JudgedCohort) -> None:
-    """Refuse a fold whose training part is too small to rank regions and to replace them.
-
-    Raises BadInputError before any training; names the fold and its class.
-    """
+    """Refuse a fold whose training part is too small to rank regions and to replace them."""
     controls = controls_of(cohort.compared_with, cohort.split, cohort.config)
     names = cohort.config.cohort
     for fold in cohort.tested_folds:
@@ -267,19 +258,16 @@ def require_controls(cohort: JudgedCohort) -> None:
 
 
 def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
-    """Training people of a fold as a cohort that its network explains; the first scan of each class.
-
-    If a class has more than `MOST`, so many of them are drawn.
-    """
+    """Training people of a fold as a cohort that its network explains; the first scan of each class, at most `MOST`."""
     firsts: dict[tuple[str, str | None], Scan] = {}
     for scan in cohort.labelled:
         if scan.participant_id in set(fold.train):
             firsts.setdefault((scan.participant_id, scan.label), scan)
     chosen: list[Scan] = []
     for label in cohort.config.cohort.labels:
-        own = [scan for (_, of), scan in firsts.items() if of == label]
-        order = generator(cohort.config.seed, "training-maps", fold.index).permutation(len(own))[:MOST]
-        chosen += [own[place] for place in sorted(order)]
+        of_class = [scan for (_, of), scan in firsts.items() if of == label]
+        order = generator(cohort.config.seed, "training-maps", fold.index).permutation(len(of_class))[:MOST]
+        chosen += [of_class[place] for place in sorted(order)]
     given = {one.name: getattr(cohort, one.name) for one in dataclasses.fields(JudgedCohort)}
     given |= {"name": f"{cohort.name}_training-{fold.index}", "scans": tuple(chosen)}
     return TrainingPart(**given | {"split": Split((Fold(fold.index, fold.train, (), ()),))})
@@ -288,17 +276,15 @@ def training_part(cohort: JudgedCohort, fold: Fold) -> TrainingPart:
 def training_rankings(
     cohort: JudgedCohort, explanations: tuple[Explanation, ...], executor: Executor, digests: DigestCache
 ) -> tuple[Mapping[str, Mapping[int, Floats | None]], list[Outcome]]:
-    """Class difference of every group, by map and fold.
-
-    Returns None where a map says nothing in the training part of the fold.
-    """
+    """Class difference of every group, by map and fold; None where a map says nothing in the training part."""
     parts = [training_part(cohort, fold) for fold in cohort.tested_folds]
     jobs = [map_jobs(part, explanations, digests, RANKING) for part in parts]
-    outcomes = run_jobs(cohort.layout, [job for own in jobs for job in own], executor, "maps of the training parts")
+    every = [job for of_part in jobs for job in of_part]
+    outcomes = run_jobs(cohort.layout, every, executor, "maps of the training parts")
     found: dict[str, dict[int, Floats | None]] = {}
     rest: Sequence[Outcome] = outcomes
-    for part, own in zip(parts, jobs, strict=True):
-        now, rest = rest[: len(own)], rest[len(own) :]
+    for part, of_part in zip(parts, jobs, strict=True):
+        now, rest = rest[: len(of_part)], rest[len(of_part) :]
         left, rows = maps_of(part, explanations, now)
         for name, network in [(name, REAL) for name in rows.methods] + [(DIFFERENCE, NO_NETWORK)]:
             values = class_difference(participant_densities(left, rows, name, network), is_paired(cohort))
@@ -318,8 +304,7 @@ def remove_and_retrain(
     """Do all trainings, and write ``retraining.tsv``.
 
     `explanations`: methods whose rankings are tried; the difference of the scan from the controls, without any network,
-    is always. `draws`: draws of random regions for each share. `shares`: shares of the volume. Raises BadInputError
-    before any training: if a fold lacks controls or patients, or regions cannot fill a share.
+    is always. `draws`: of random regions for each share of the volume.
     """
     sizes = group_sizes(cohort.atlas, cohort.atlas.labels_in(configured_input(cohort.config).box))
     require_fillable(sizes, shares)
@@ -340,13 +325,13 @@ def remove_and_retrain(
             chosen = removed(order, sizes, share)
             wanted.append((AT_RANDOM, share, {fold.index: chosen for fold in cohort.tested_folds}))
     made, tables = _train(cohort, wanted, executor, digests)
-    found = [Removed(name, share, sets, _scored(cohort, files, people, weights) if files else {})
-             for (name, share, sets), files in zip(wanted, tables, strict=True)]  # fmt: skip
+    found = []
+    for (name, share, sets), files in zip(wanted, tables, strict=True):
+        found.append(Removed(name, share, sets, _scored(cohort, files, people, weights) if files else {}))
     planted = cohort.truth.groups if cohort.truth else ()
     methods = {name: asked.entry.name for asked in explanations for name in asked.names}
-    table = retraining_table(
-        cohort.name, whole, found, sizes, planted, methods, len({scan.participant_id for scan in cohort.scans})
-    )
+    n_participants = len({scan.participant_id for scan in cohort.scans})
+    table = retraining_table(cohort.name, whole, found, sizes, planted, methods, n_participants)
     RETRAINING_TABLE.write(cohort.layout, table)
     log.info("Remove and retrain:")
     for line in removal_lines(table):
@@ -404,9 +389,8 @@ def _scored(
     for path in tables.values():
         frame = read_table(path, ["participant_id", "scan_id", "logit_negative", "logit_positive"])
         margin = (frame["logit_positive"] - frame["logit_negative"]).to_numpy(float)
-        margins |= dict(
-            zip(zip(frame["participant_id"], frame["scan_id"].astype(str), strict=True), margin, strict=True)
-        )
+        keys = zip(frame["participant_id"], frame["scan_id"].astype(str), strict=True)
+        margins |= dict(zip(keys, margin, strict=True))
     try:
         values = np.array([margins[scan.participant_id, scan.scan_id] for scan in cohort.scans])
     except KeyError as error:

@@ -120,7 +120,7 @@ def test_rows_of_pairs_compare_folds_and_every_two_sets() -> None:
     assert table.loc["run", "epochs-1"]["shared_first"] == 0
     assert table["shared_first_expected"].tolist() == [5.0] * 4  # 10 * 10 / 20
     folds = table.loc["fold-0", "fold-1"]
-    assert folds["region_spearman"] == pytest.approx(stats.spearmanr(run.of_fold(0), run.of_fold(1)).statistic)
+    assert folds["region_spearman"] == pytest.approx(stats.spearmanr(run.of_folds[0], run.of_folds[1]).statistic)
     assert np.isnan(folds.get("map_spearman", np.nan))
 
 

@@ -24,15 +24,14 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.records import Batch, Context, kind_of
-from heatlas.pipeline.training.volumes import LabelledVolumes
+from heatlas.pipeline.training.volumes import LabelledVolumes, answered_by
 from heatlas.studies.objectives.distillation import (
     Distillation,
-    answered_by,
     distillation_of,
     distilled,
     frozen,
     mixed,
-    unlabelled_scans,
+    unlabelled_of,
 )
 from heatlas.studies.objectives.guidance import attention_distance
 from heatlas.studies.objectives.maps_in_training import attention_map, explained_batch
@@ -127,11 +126,13 @@ class TestRun:
 
     def test_a_folder_without_other_people_is_refused(self, finished, others) -> None:
         spec = load_model(finished.fold(0)).input
-        wanted = ObjectiveConfig(kind="distilled", teacher="x", scans=str(finished.root))
-        with pytest.raises(UsageError, match=r"objective.scans: .*no scan of another person is registered .* 4 mm"):
-            unlabelled_scans(wanted, spec, SPLIT.folds[0])
-        with pytest.raises(UsageError, match=r"no scans.tsv there; name the folder of a run"):
-            unlabelled_scans(dataclasses.replace(wanted, scans=str(others.root / "sub-x")), spec, SPLIT.folds[0])
+        for folder, text in (
+            (finished.root, r"objective.scans: .*no scan of another person is registered .* 4 mm"),
+            (others.root / "sub-x", r"no scans.tsv there; name the folder of a run"),
+        ):
+            wanted = ObjectiveConfig(kind="distilled", teacher="x", scans=str(folder))
+            with pytest.raises(UsageError, match=text):
+                unlabelled_of(dataclasses.replace(CONFIG, objective=wanted), spec, SPLIT.folds[0])
 
 
 SHAPE = (6, 7, 5)

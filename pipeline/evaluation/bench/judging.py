@@ -50,9 +50,9 @@ LEAST_SPREAD = 1e-6
 class CohortMaps:
     """Scores and sums of all scans of a cohort.
 
-    `scores`: CohortMaps of `pipeline.evaluation.bench.scan_job`, with ``scan_id``. `sums`: (str, str), by network and
-    map, then by scan id: sums over bilateral groups. A scan without a finite map is missing. `n_voxels`: voxels of each
-    group. `methods`: method by map. `intensity`: by scan id: mean intensity of each group, as networks see it.
+    `scores`: rows of `pipeline.evaluation.bench.scan_job`, with ``scan_id``. `sums`: by network and map, then by scan
+    id: over bilateral groups; a scan without a finite map is missing. `n_voxels`: of each group. `methods`: by map.
+    `intensity`: by scan id: mean of each group, as networks see it.
     """
 
     scores: pd.DataFrame
@@ -88,9 +88,8 @@ def density_of(rows: CohortMaps, network: str, name: str, scan_id: str) -> Float
 def class_difference(table: pd.DataFrame, paired: bool) -> Floats:
     """Hedges' g of each group between the classes, with the fold held, or the person of planted copies.
 
-    Where a number is predicted: the slope on it, per standard deviation, in the same unit.
-
-    `table`: from `densities`. `paired`: whether everyone has a copy of either class.
+    Where a number is predicted: the slope on it, per standard deviation, in the same unit. `paired`: whether everyone
+    has a copy of either class.
     """
     level = table.index.get_level_values("participant_id" if paired else "fold")
     outcome = table.index.get_level_values("outcome").to_numpy(float)
@@ -129,10 +128,10 @@ CASCADE_STEPS = 4
 class Extent:
     """How much is asked beside the maps of the true networks and those made without a network; nothing by default.
 
-    `shuffles`: swaps of labels, each with networks of its own. `nulls`: whether untrained networks and cascades are
-    asked, in one positive scan per fold. `faithful`: whether faithfulness is measured: all of it in a few positive
-    scans per fold (``[evaluation] scans``), recognition through the map in every one. `controls`: whether every fold
-    must have controls, whatever the methods need.
+    `shuffles`: swaps of labels, each with networks of its own. `nulls`: untrained networks and cascades, in one
+    positive scan per fold. `faithful`: all of faithfulness in a few positive scans per fold (``[evaluation] scans``),
+    recognition through the map in every one. `controls`: whether every fold must have controls, whatever the methods
+    need.
     """
 
     shuffles: int = 0
@@ -164,7 +163,6 @@ class Judge:
                     self._controls.of(self.cohort.fold_of(scan), scan)
 
     def jobs(self) -> list[Job]:
-        """One unit per scan; raises as `require_controls`."""
         self.require_controls()
         fold = self.cohort.fold_of(self.cohort.scans[0])  # has a network, which another may lack
         layers = len(layers_with_parameters(load_model(self.cohort.layout.fold(fold)).model))
@@ -232,24 +230,15 @@ def judged_rows(
     executor: Executor,
     digests: DigestCache,
 ) -> tuple[JudgedCohort, CohortMaps, list[Outcome]]:
-    """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed.
-
-    Returns the cohort without scans that failed. Raises BadInputError if every scan of a class failed.
-    """
+    """Judge every scan of a cohort, and gather what was found; scans that failed are left out and listed."""
     jobs = Judge(cohort, explanations, extent, digests).jobs()
-    outcomes = run_jobs(cohort.layout, jobs, executor, f"maps of the {_TITLES[cohort.name]}")
-    left = those_judged(cohort, outcomes)
-    return left, gathered(left, [outcome for outcome in outcomes if outcome.ok], explanations), outcomes
-
-
-_TITLES = {"run": "run", PLANTED: "planted copies"}
+    title = "planted copies" if cohort.name == PLANTED else "run"
+    outcomes = run_jobs(cohort.layout, jobs, executor, f"maps of the {title}")
+    return *maps_of(cohort, explanations, outcomes), outcomes
 
 
 def those_judged(cohort: JudgedCohort, outcomes: Sequence[Outcome]) -> JudgedCohort:
-    """A cohort without the scans that failed, which must not take the rankings of all maps with them.
-
-    Raises BadInputError if a class has no scan left.
-    """
+    """A cohort without the scans that failed; refuses one of which all scans of a class failed."""
     failed = {outcome.job.arguments[0].scan.scan_id for outcome in outcomes if not outcome.ok}
     left = tuple(scan for scan in cohort.scans if scan.scan_id not in failed)
     for label in cohort.task.classes:
@@ -286,10 +275,7 @@ def gathered(cohort: JudgedCohort, outcomes: Sequence[Outcome], explanations: Se
 def map_jobs(
     cohort: JudgedCohort, explanations: tuple[Explanation, ...], digests: DigestCache, stage: str
 ) -> list[Job]:
-    """One unit per scan: its maps by the networks of the cohort, summed over regions.
-
-    `stage`: names receipts and failures, which are kept apart from those of other parts.
-    """
+    """One unit per scan: its maps by the networks of the cohort, summed over regions; `stage` names the receipts."""
     untold = dataclasses.replace(cohort, truth=None)  # regions are scored, voxels are not
     jobs = Judge(untold, explanations, Extent(), digests).jobs()
     return [dataclasses.replace(job, stage=stage) for job in jobs]
@@ -298,11 +284,9 @@ def map_jobs(
 def maps_of(
     cohort: JudgedCohort, explanations: Sequence[Explanation], outcomes: Sequence[Outcome]
 ) -> tuple[JudgedCohort, CohortMaps]:
-    """The scans that were explained and their sums; raises as `those_judged`."""
     left = those_judged(cohort, outcomes)
     return left, gathered(left, [outcome for outcome in outcomes if outcome.ok], explanations)
 
 
 def participant_densities(cohort: JudgedCohort, rows: CohortMaps, name: str, network: str = REAL) -> pd.DataFrame:
-    """Mean density per participant and class; see `densities`."""
     return densities(cohort, rows, network, name, {scan.scan_id for scan in cohort.scans})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 
@@ -44,10 +44,6 @@ from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome, record_failures
-
-
-def _nothing(*_: Any) -> None:
-    """Nothing is refused."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class Part:
 
     name: str
     help: str
-    require: Callable[[BenchRequest, Config], object] = _nothing
+    require: Callable[[BenchRequest, Config], object] = lambda *_: None
     extent: Collection[Literal["nulls", "faithful", "controls"]] = ()
     cohort: Callable[[Bench], tuple[JudgedCohort, list[Outcome]]] | None = None
     after: Callable[[Bench, JudgedCohort, CohortMaps], list[Outcome]] | None = None
@@ -129,9 +125,8 @@ class BenchRequest:
     """What is asked of the bench.
 
     `methods`: empty for `USUAL_METHODS` and the methods of the run, less those not defined for the family of networks.
-    `quick`: one swap of labels instead of three, and less of other parts. `families`: further families of networks, for
-    parts that ask other networks. `draws`: draws of random regions, for parts that draw some; None for as many as
-    usual.
+    `quick`: one swap of labels instead of three, and less of other parts. `families`, `draws`: for parts that ask other
+    families of networks, or draw random regions; None for as many draws as usual.
     """
 
     methods: tuple[str, ...] = ()
@@ -142,7 +137,6 @@ class BenchRequest:
 
     @property
     def in_order(self) -> list[Part]:
-        """The parts in the order in which they are done."""
         return sorted(self.parts, key=lambda part: part.last)
 
     def extent(self, shuffles: int = SHUFFLES) -> Extent:
@@ -152,10 +146,7 @@ class BenchRequest:
 
 
 def methods_of(request: BenchRequest, config: Config) -> tuple[str, ...]:
-    """Names of the methods that are judged.
-
-    Raises UsageError for a method that does not exist, or one asked for by name that is not defined for the family.
-    """
+    """Names of the methods that are judged; UsageError for one that does not exist or is not defined for the family."""
     family = family_of(config.model)
     for name in request.methods:
         find_method(name, "--methods")
@@ -224,7 +215,8 @@ class Bench:
             If the run has no network, controls are missing, or every unit of work failed.
         """
         self._require_defined()
-        for part in self.request.in_order:
+        parts = self.request.in_order
+        for part in parts:
             part.require(self.request, self.config)
         cohorts: list[tuple[JudgedCohort, Extent]] = []
         outcomes: list[Outcome] = []
@@ -243,7 +235,7 @@ class Bench:
                 f"{SPLITS_TABLE.path(self.layout)}: no such table, so this run has no networks. Finish it with heatlas "
                 "run, or ask for --plant, which needs registered scans only."
             )
-        for part in self.request.in_order:
+        for part in parts:
             if part.cohort is not None:
                 cohort, made = part.cohort(self)
                 outcomes += made
@@ -251,7 +243,7 @@ class Bench:
                 cohort, trainings = self._with_nulls(cohort, extent)
                 outcomes += trainings
                 cohorts.append((cohort, extent))
-        for part in self.request.in_order:
+        for part in parts:
             if part.run is not None:
                 outcomes += part.run(self, cohorts[0][0])
         asked = [part for part in self.request.parts if part.cohort is None]
@@ -262,20 +254,17 @@ class Bench:
             explanations = self.explanations(cohort.config)
             cohort, rows, judged = judged_rows(cohort, explanations, extent, self.executor, self.digests)
             outcomes += judged
-            for part in self.request.in_order if cohort.name == cohorts[0][0].name else ():
+            for part in parts if cohort.name == cohorts[0][0].name else ():
                 outcomes += part.after(self, cohort, rows) if part.after is not None else []
             evaluation.append(evaluation_table(cohort, rows))
             marked.append(distractor_table(cohort, rows))
-        return self._write_tables(pd.concat(evaluation), pd.concat(marked), outcomes)
-
-    def _write_tables(self, evaluation: pd.DataFrame, marked: pd.DataFrame, outcomes: Sequence[Outcome]) -> Evaluated:
         record_failures(self.layout, outcomes)  # each cohort has recorded its own alone
-        evaluation = with_earlier(EVALUATION_TABLE.path(self.layout), evaluation)
-        verdicts = verdict_table(evaluation)
-        EVALUATION_TABLE.write(self.layout, evaluation)
-        DISTRACTORS_TABLE.write(self.layout, with_earlier(DISTRACTORS_TABLE.path(self.layout), marked))
+        judgement = with_earlier(EVALUATION_TABLE.path(self.layout), pd.concat(evaluation))
+        verdicts = verdict_table(judgement)
+        EVALUATION_TABLE.write(self.layout, judgement)
+        DISTRACTORS_TABLE.write(self.layout, with_earlier(DISTRACTORS_TABLE.path(self.layout), pd.concat(marked)))
         VERDICTS_TABLE.write(self.layout, verdicts)
-        return Evaluated(evaluation, verdicts, tuple(outcomes))
+        return Evaluated(judgement, verdicts, tuple(outcomes))
 
     def _require_defined(self) -> None:
         """Refuse methods that are not defined for the network, before anything is planted or trained.
@@ -294,7 +283,6 @@ class Bench:
             require_all_defined(network, spec, PackedAtlas.of(self.atlas), conditional)
 
     def explanations(self, config: Config) -> tuple[Explanation, ...]:
-        """What is judged, by networks with these settings."""
         return explanations_of_run(with_methods(config, methods_of(self.request, config)))
 
     def _cohort_of_run(self, truth_json: Path) -> JudgedCohort:
@@ -331,11 +319,7 @@ class Bench:
         )
 
     def _with_nulls(self, cohort: JudgedCohort, extent: Extent) -> tuple[JudgedCohort, list[Outcome]]:
-        """Train networks on labels that say nothing; a network that cannot be trained is missing from the nulls.
-
-        Raises BadInputError before any training: if a fold lacks controls that are needed, or people to exchange
-        labels.
-        """
+        """Train networks on labels that say nothing; a network that cannot be trained is missing from the nulls."""
         Judge(cohort, self.explanations(cohort.config), extent, self.digests).require_controls()
         variants = shuffled_variants(cohort, range(1, extent.shuffles + 1))
         networks = trained(cohort, variants, self.executor, self.digests, "training on shuffled labels")

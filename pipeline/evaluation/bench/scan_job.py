@@ -77,9 +77,8 @@ SHIFTED = {
 class NullNetwork:
     """A network that explains the scan.
 
-    `name`: ``real``, ``shuffled-1``, ``cascade-2``, ``untrained``. `network`: by its files, with the controls of its
-    fold. `changed`: whether parameters are drawn anew after reading. `layers`: how many layers from the head, if so;
-    None for all, buffers included. `seed`: seed of the draw.
+    `name`: ``real``, ``shuffled-1``, ``cascade-2``, ``untrained``. `changed`: whether parameters are drawn anew, by
+    `seed`, after reading; `layers`: how many layers from the head, None for all, buffers included.
     """
 
     name: str
@@ -134,10 +133,7 @@ class OneMap:
 
 @kept_memory()
 def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, Any]:
-    """Write ``scores`` (TSV) and ``sums`` (NPZ) of all maps of a scan; the function of a `Job`.
-
-    Raises BadInputError if the scan or a network cannot be read or do not fit.
-    """
+    """Write ``scores`` (TSV) and ``sums`` (NPZ) of all maps of a scan; the function of a `Job`."""
     device = chosen_device(task.training)
     first = task.networks[0].network.load(device)
     volume = torch.from_numpy(read_channels(task.files, first.input))[None].to(device)
@@ -154,11 +150,12 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
     of_real: dict[str, NDArray[np.float32]] = {}
     for one in _maps(task, volume, device):
         values = None if one.values is None else one.values.cpu().numpy()
+        of_true = one.values is not None and one.network in (REAL, NO_NETWORK)
         structure = one.network.startswith(("cascade", "untrained"))
         row = map_row(values, places, of_real.get(one.name) if one.network != REAL else None, structure)
         if one.network == REAL and values is not None and not row["undefined"]:
             of_real[one.name] = values
-        if task.faithful and one.values is not None and one.network in (REAL, NO_NETWORK):
+        if task.faithful and one.values is not None and of_true:
             with exact_float32(device):
                 again = _made_again(one, task, device)
                 scores = faithful.scores(one.values, again)
@@ -169,28 +166,28 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
             if values is not None and places.truth is not None and not row["undefined"]:
                 with exact_float32(device):
                     row |= located(values, places, first, volume, first.classes.index(task.explanations[0].target))
-        elif task.seen and one.values is not None and one.network in (REAL, NO_NETWORK):
+        elif task.seen and one.values is not None and of_true:
             with exact_float32(device):
                 scores = faithful.masked(one.values)
             row |= {name: scores[name] for name in SEEN if name in known}
-        if task.seen and one.values is not None and one.network in (REAL, NO_NETWORK) and places.truth is not None:
+        if task.seen and one.values is not None and of_true and places.truth is not None and known.issuperset(SEEN):
             with exact_float32(device):
-                row |= boxed(faithful, one.values, places.truth) if known.issuperset(SEEN) else {}
+                row |= boxed(faithful, one.values, places.truth)
         rows.append({"network": one.network, "map": one.name, **one.facts, **row})
         if one.values is not None and bool(torch.isfinite(one.values).all()):  # 0 everywhere has sums of 0
             names.append(f"{one.network}|{one.name}")
             sums.append(device_region_sums(one.values[None], layout)[0].cpu().numpy())
     write_table(outputs["scores"], pd.DataFrame(rows))
     with outputs["sums"].open("wb") as handle:
+        image = device_region_sums(volume[0], layout)[0].cpu().numpy()
         np.savez(
-            handle, names=np.array(names), sums=np.stack(sums), n_voxels=layout.n_voxels, numbers=layout.numbers,
-            image=device_region_sums(volume[0], layout)[0].cpu().numpy(),
+            handle,
+            names=np.array(names), sums=np.stack(sums), n_voxels=layout.n_voxels, numbers=layout.numbers, image=image,
         )  # fmt: skip
     return {"maps": len(rows)}
 
 
 def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[OneMap]:
-    """Maps of the true network, of the nulls, and of no network."""
     for one in task.networks:
         loaded = one.network.load(device)
         reference = one.network.reference(device)
@@ -214,7 +211,7 @@ def _maps(task: ScanToJudge, volume: Tensor, device: torch.device) -> Iterator[O
 
 def _moved(
     again: Explain, volume: Tensor, values: Tensor, within: Tensor, settings: EvaluationConfig
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Whether a map moves with its scan: ``shift_correlation``; `SHIFTED` and what is lost of every further shift."""
     found = {}
     if settings.shift:
@@ -228,7 +225,6 @@ def _moved(
 
 
 def boxed(faithful: Faithfulness, values: Tensor, truth: NDArray[np.bool_]) -> dict[str, float]:
-    """All of `BOXED` of one map."""
     inside = torch.zeros_like(values, dtype=torch.bool)
     for box in boxes_of(truth):
         inside[box] = True
@@ -268,11 +264,11 @@ def _answers(
         return
     seconds = (time.perf_counter() - started) / len(answers)
     for name, answer in zip(asked.names, answers, strict=True):
-        own: dict[str, object] = {**facts, "seconds": seconds, "map_sum": float(answer.values.double().sum())}
+        cells: dict[str, object] = {**facts, "seconds": seconds, "map_sum": float(answer.values.double().sum())}
         if answer.reference_value is not None:
             wanted = float(answer.start_value[0].double() - answer.reference_value[0].double())
-            own |= {"evidence": wanted, "completeness_error": float(answer.values.double().sum()) - wanted}
-        yield OneMap(network, name, answer.values[0, 0], own)
+            cells |= {"evidence": wanted, "completeness_error": float(answer.values.double().sum()) - wanted}
+        yield OneMap(network, name, answer.values[0, 0], cells)
 
 
 def _faithfulness(task: ScanToJudge, volume: Tensor, labels: NDArray[np.int64], device: torch.device) -> Faithfulness:
@@ -290,17 +286,8 @@ def _faithfulness(task: ScanToJudge, volume: Tensor, labels: NDArray[np.int64], 
 
     settings = task.settings
     replacement = AIR if reference is None or settings.replacement == "air" else reference.mean[0, 0]
-    regions = torch.from_numpy(labels).to(device)
-    return Faithfulness(
-        probability,
-        volume[0, 0],
-        regions,
-        replacement,
-        settings.steps,
-        seed=task.seed,
-        logit=evidence,
-        samples=settings.samples,
-    )
+    regions, scan = torch.from_numpy(labels).to(device), volume[0, 0]
+    return Faithfulness(probability, scan, regions, replacement, settings.steps, task.seed, evidence, settings.samples)
 
 
 def _made_again(one: OneMap, task: ScanToJudge, device: torch.device) -> Explain | None:
@@ -329,8 +316,8 @@ def located(
 ) -> dict[str, float]:
     """Scores against the true regions; for SM the network sees what lies in the box of the map, and air.
 
-    `values`: (D, H, W), the map. `places`: with true regions. `loaded`: the true network. `volume`: the scan as it sees
-    it, (1, C, D, H, W). `target`: number of the class that is explained.
+    `values`: (D, H, W). `volume`: the scan as the true network sees it, (1, C, D, H, W). `target`: number of the class
+    explained.
     """
     seen, box = volume.clone(), attended_box(np.where(places.brain, values, 0))
     if box is not None:

@@ -1,14 +1,13 @@
 """How good every map is, and whether it moves with the scan: ``evaluation.tsv`` and ``shift_curve.tsv``.
 
-``evaluation.tsv`` has every score of every map, by the true network and by the nulls, in the same columns. Maps of a
-scan are summed over regions; scans of a participant are averaged. Regions are ranked twice: by the standardised
-difference between the classes (Hedges' g) and by the mean density over the positive class. The scans are the same for
-every network, whatever it says of them.
+``evaluation.tsv`` has every score of every map, by the true network and by the nulls. Maps of a scan are summed over
+regions; scans of a participant are averaged. Regions are ranked by the standardised difference between the classes
+(Hedges' g), and by the mean density over the positive class. The scans are the same for every network, whatever it says
+of them.
 
-``shift_curve.tsv`` says how much a map changes with a scan, by how far it is moved (``[evaluation] shifts``). A map of
-a network that does not depend on where the scan lies has 1 at every shift; that of a transformer falls between
-multiples of its patch. Registration is not exact: the curve says how much a map changes if it errs by some voxels. No
-map is compared with that of a scan of which more than `LOST` of the brain leaves the volume.
+``shift_curve.tsv`` says how much a map changes with a scan that is moved (``[evaluation] shifts``), and so how much it
+changes if registration errs by some voxels. No map is compared with that of a scan of which more than `LOST` of the
+brain leaves the volume.
 """
 
 from __future__ import annotations
@@ -32,13 +31,7 @@ from heatlas.pipeline.evaluation.cohorts import PLANTED, JudgedCohort
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL
 from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, HeldOutPeople, balanced_accuracy, participant_interval
 from heatlas.pipeline.evaluation.scores.faithfulness import FAITHFULNESS_SCORES, LOST
-from heatlas.pipeline.evaluation.scores.localisation import (
-    DRAWS_OF_RANKS,
-    FIRST,
-    dose_response,
-    ranked,
-    region_scores,
-)
+from heatlas.pipeline.evaluation.scores.localisation import DRAWS_OF_RANKS, FIRST, dose_response, ranked, region_scores
 from heatlas.pipeline.evaluation.scores.map_scores import (
     BOX_COLUMNS,
     IOU_COLUMNS,
@@ -131,7 +124,6 @@ EVALUATION_TABLE = Table(
 
 
 def evaluation_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
-    """One row per map and network, and per severity where there are several; raises nothing."""
     made = []
     severities = sorted({value for value in (cohort.truth.severity.values() if cohort.truth else ()) if value})
     for (network, name), of_map in rows.scores.groupby(["network", "map"], sort=False):
@@ -139,9 +131,8 @@ def evaluation_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
         if cohort.name == PLANTED and network in (REAL, NO_NETWORK):
             for severity in severities:
                 scans = _at_severity(cohort, severity)
-                made.append(
-                    _row(cohort, rows, str(network), str(name), of_map[of_map["scan_id"].isin(scans)], f"{severity:g}")
-                )
+                at_it = of_map[of_map["scan_id"].isin(scans)]
+                made.append(_row(cohort, rows, str(network), str(name), at_it, f"{severity:g}"))
     return EVALUATION_TABLE.frame(made)
 
 
@@ -198,7 +189,8 @@ def _of_regions(
     table = densities(cohort, rows, network, name, scans)
     values = table.to_numpy(float)
     is_positive = (table.index.get_level_values("outcome").to_numpy(float) == 1) | (not cohort.task.classes)
-    difference, mean = class_difference(table, is_paired(cohort)), _mean_of(values[is_positive])
+    difference = class_difference(table, is_paired(cohort))
+    mean = values[is_positive].mean(axis=0) if is_positive.any() else np.full(values.shape[1], np.nan)
     order = np.argsort(-ranked(difference), kind="stable")
     ranked_groups = [rows.groups[place] for place in order if np.isfinite(difference[place])]
     cells: dict[str, object] = {"first_groups": "; ".join(ranked_groups[:FIRST]) or None}
@@ -206,11 +198,8 @@ def _of_regions(
     if truth is None:
         return cells
     planted = np.isin(rows.groups, truth.groups)
-    cells |= (
-        {"n_planted": int(planted.sum())}
-        | ranking_columns(difference, planted, "difference")
-        | ranking_columns(mean, planted, "mean")
-    )
+    cells["n_planted"] = int(planted.sum())
+    cells |= ranking_columns(difference, planted, "difference") | ranking_columns(mean, planted, "mean")
     density = {scan.scan_id: density_of(rows, network, name, scan.scan_id) for scan in cohort.positive}
     if severity == ALL and truth.severity:
         dosed = [key for key, row in density.items() if key in truth.severity and np.isfinite(row).all()]
@@ -218,31 +207,19 @@ def _of_regions(
         sums = np.array([(density[scan] * rows.n_voxels)[planted].sum() for scan in dosed])
         draws = DRAWS_OF_RANKS if network in (REAL, NO_NETWORK) else 0
         answer = dose_response(dose, sums, draws, cohort.config.seed)
-        cells |= {
-            "dose_response": answer.rho, "dose_response_low": answer.low, "dose_response_high": answer.high,
-        }  # fmt: skip
+        cells |= {"dose_response": answer.rho, "dose_response_low": answer.low, "dose_response_high": answer.high}
     ratios = []
+    looked_at = [scan for scan in cohort.positive if scan.scan_id in scans]
     for distractor in truth.distractors:
         if distractor.kind == "both classes":
-            scans_with = [
-                s.scan_id
-                for s in cohort.positive
-                if s.scan_id in scans and (not distractor.scans or s.name in distractor.scans)
-            ]
-            ratios.append(
-                density_ratio([density[s] for s in scans_with], planted, np.isin(rows.groups, [distractor.group]))
-            )
+            having = [scan for scan in looked_at if not distractor.scans or scan.name in distractor.scans]
+            unused = np.isin(rows.groups, [distractor.group])
+            ratios.append(density_ratio([density[scan.scan_id] for scan in having], planted, unused))
     cells["unused_ratio"] = max((ratio for ratio in ratios if not np.isnan(ratio)), default=float("nan"))
     return cells
 
 
-def _mean_of(values: Floats) -> Floats:
-    """Mean of participants; NaN without any."""
-    return values.mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)
-
-
 def _of_set(cohort: JudgedCohort, of_map: pd.DataFrame) -> dict[str, float]:
-    """`SET_SCORES` of the scans whose map was compared with the truth."""
     if IOU_COLUMNS[0] not in of_map:
         return {}
     measured = of_map[of_map[list(IOU_COLUMNS + BOX_COLUMNS)].notna().all(axis=1)]
@@ -251,7 +228,6 @@ def _of_set(cohort: JudgedCohort, of_map: pd.DataFrame) -> dict[str, float]:
 
 
 def ranking_columns(values: Floats, planted: Flags, by: str) -> dict[str, float]:
-    """The columns of one ranking."""
     scores = region_scores(values, planted.tolist())
     return {f"{name}_{by}": scores[name] for name in _RANKED}
 
@@ -354,11 +330,8 @@ def _note(out: int, of: int) -> str | None:
     >>> _note(2, 12)
     '2 of 12 participants have no value: more than 0.1 % of the brain leaves the volume'
     """
-    return (
-        f"{out} of {of} participants have no value: more than {100 * LOST:g} % of the brain leaves the volume"
-        if out
-        else None
-    )
+    why = f"{out} of {of} participants have no value: more than {100 * LOST:g} % of the brain leaves the volume"
+    return why if out else None
 
 
 def write_shift_curve(_: object, cohort: JudgedCohort, rows: CohortMaps) -> list[Outcome]:

@@ -8,6 +8,7 @@ labels are judged by whether the map of a network trained on labels that say not
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,7 +46,7 @@ DISTRACTORS_TABLE = Table(
 
 def distractor_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
     """One row per map by the true network (or none) and distractor."""
-    made: list[list[object]] = []
+    made: list[list[Any]] = []
     positive = {scan.scan_id: scan for scan in cohort.positive}
     truth = cohort.truth
     planted = np.isin(rows.groups, truth.groups if truth else ())
@@ -53,6 +54,7 @@ def distractor_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
         if network not in (REAL, NO_NETWORK):
             continue
         of_map = of_map[of_map["scan_id"].isin(set(positive))]
+        identity = [cohort.name, name, network]
         for distractor in truth.distractors if truth else ():
             scans = [key for key, scan in positive.items() if not distractor.scans or scan.name in distractor.scans]
             if distractor.kind == "marker":
@@ -60,17 +62,10 @@ def distractor_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
             else:
                 values = [density_of(rows, str(network), str(name), scan) for scan in scans]
                 ratio = density_ratio(values, planted, np.isin(rows.groups, [distractor.group]))
-            made.append(_row(cohort, network, name, distractor.name, distractor.kind, len(scans), ratio, MOST_UNUSED))
-        rim = float(of_map["rim"].mean())
-        made.append(_row(cohort, network, name, "rim of the brain", "rim", len(of_map), rim, MOST_RIM))
-    return DISTRACTORS_TABLE.frame(made).astype({"marked": "boolean"})
-
-
-def _row(
-    cohort: JudgedCohort, network: object, name: object, what: str, kind: str, scans: int, ratio: float, limit: float
-) -> list[object]:
-    marked = None if np.isnan(ratio) else ratio > limit
-    return [cohort.name, name, network, what, kind, scans, ratio, limit, marked]
+            made.append([*identity, distractor.name, distractor.kind, len(scans), ratio, MOST_UNUSED])
+        made.append([*identity, "rim of the brain", "rim", len(of_map), float(of_map["rim"].mean()), MOST_RIM])
+    marked = [[*row, None if np.isnan(row[-2]) else row[-2] > row[-1]] for row in made]
+    return DISTRACTORS_TABLE.frame(marked).astype({"marked": "boolean"})
 
 
 FOUND_SHARE, FOUND_AUROC, PARTLY_AUROC = 0.8, 0.9, 0.75
@@ -128,7 +123,6 @@ def verdict_table(evaluation: pd.DataFrame) -> pd.DataFrame:
 
 
 def _verdict(of_map: pd.DataFrame) -> dict[str, object]:
-    """The verdict on one map, from its rows by all networks."""
     needs_network = NO_NETWORK not in set(of_map["network"])
     real = of_map[of_map["network"] == (REAL if needs_network else NO_NETWORK)].iloc[0]
     shuffled = of_map[of_map["network"].str.startswith(f"{SHUFFLED}-")]
@@ -162,9 +156,8 @@ def _verdict(of_map: pd.DataFrame) -> dict[str, object]:
 def _finds(real: pd.Series) -> str:
     if not np.isfinite(real["auroc_difference"]):
         return UNKNOWN if not np.isfinite(real["n_planted"]) else NO
-    if real["auroc_difference"] >= FOUND_AUROC and real["hits_difference"] >= FOUND_SHARE * min(
-        real["n_planted"], FIRST
-    ):
+    enough = real["hits_difference"] >= FOUND_SHARE * min(real["n_planted"], FIRST)
+    if real["auroc_difference"] >= FOUND_AUROC and enough:
         return YES
     return PARTLY if real["auroc_difference"] >= PARTLY_AUROC else NO
 
@@ -173,16 +166,12 @@ def _with_shuffled(shuffled: pd.DataFrame, real: pd.Series) -> dict[str, object]
     """Scores of a map by networks trained on labels that say nothing, all swaps together."""
     ranked = shuffled[np.isfinite(shuffled["auroc_difference"].to_numpy(float))]
     hits, areas = ranked["hits_difference"].to_numpy(float), ranked["auroc_difference"].to_numpy(float)
-    p = float("nan")
-    if len(ranked):
-        p = chance_of_order(areas.tolist(), int(real["n_groups"]), int(real["n_planted"]))
-    return {
-        "n_swaps": len(shuffled) or float("nan"),
-        "shuffled_hits": hits.mean() if len(hits) else float("nan"),
-        "shuffled_auroc": areas.mean() if len(areas) else float("nan"),
-        "shuffled_p": p,
-        "shuffled_spearman": shuffled["spearman_real"].mean(),
-    }
+    row: dict[str, object] = {"n_swaps": len(shuffled) or float("nan")}
+    row["shuffled_spearman"] = shuffled["spearman_real"].mean()
+    if not len(ranked):
+        return row | dict.fromkeys(("shuffled_hits", "shuffled_auroc", "shuffled_p"), float("nan"))
+    p = chance_of_order(areas.tolist(), int(real["n_groups"]), int(real["n_planted"]))
+    return row | {"shuffled_hits": hits.mean(), "shuffled_auroc": areas.mean(), "shuffled_p": p}
 
 
 def _tells_labels(row: dict[str, object]) -> str:
@@ -267,15 +256,12 @@ def numbers_of(row: dict[str, object], needs_network: bool) -> str:
 
 
 def _of_shuffled(row: dict[str, object]) -> str:
-    """Numbers with shuffled labels; how many swaps they are of."""
     swaps = "one swap" if row["n_swaps"] == 1 else f"mean of {row['n_swaps']:.0f} swaps"
     if not np.isfinite(row["shuffled_p"]):  # type: ignore[call-overload]
         return f"rank correlation of maps {_share(row['shuffled_spearman'])}, {swaps}"
     p = "p < .01" if row["shuffled_p"] < 0.01 else f"p = {_share(row['shuffled_p'])}"  # type: ignore[operator]
-    return (
-        f"{row['shuffled_hits']:.2g} of {row['n_planted']:.0f}, AUROC {_share(row['shuffled_auroc'])}, {swaps}, {p} "
-        "by chance"
-    )
+    hits = f"{row['shuffled_hits']:.2g} of {row['n_planted']:.0f}"
+    return f"{hits}, AUROC {_share(row['shuffled_auroc'])}, {swaps}, {p} by chance"
 
 
 def _share(value: object) -> str:

@@ -28,7 +28,6 @@ from heatlas.pipeline.evaluation.planting.copies import (
 from heatlas.pipeline.evaluation.variants import Variant, trained
 from heatlas.pipeline.regions.audit import FLUID, VESSEL
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
@@ -40,8 +39,7 @@ log = logging.getLogger("heatlas")
 def planted_cohort(bench: Bench, only: int = 0) -> tuple[JudgedCohort, list[Outcome]]:
     """Copy the controls of the run, train on the copies, and keep those that a network has not seen.
 
-    `only`: folds that are trained, the first ones; 0 for all. Raises BadInputError if there are too few controls, too
-    few could be copied, or every training failed.
+    `only`: folds that are trained, the first ones; 0 for all.
     """
     layout, config, atlas, digests = bench.layout, bench.config, bench.atlas, bench.digests
     require_masks_of_copies(config)
@@ -61,14 +59,16 @@ def planted_cohort(bench: Bench, only: int = 0) -> tuple[JudgedCohort, list[Outc
     if not networks.jobs[PLANTED]:
         raise BadInputError(f"training on planted copies: every network failed; see {layout.failures}.")
     tested = tuple(scan for scan in judged if cohort.fold_of(scan) in networks.jobs[PLANTED])
-    truth = truth_of(made, atlas, _correlated(layout, made, config, atlas))
+    resolution = config.registration.resolution_mm
+    files = [layout.scan(one.scan.participant_id, one.scan.session_id, resolution) for one in made]
+    planted, unused = ([change.group for change in of(atlas)] for of in (planted_changes, unused_changes))
+    truth = truth_of(made, atlas, correlated_group(files, atlas, planted, unused))
     return dataclasses.replace(cohort, scans=tested, truth=truth), outcomes + networks.outcomes
 
 
 def _copied(
     layout: EvaluationLayout, people: Sequence[PlantedControl], outcomes: Sequence[Outcome]
 ) -> tuple[PlantedControl, ...]:
-    """People whose copies were written; refuses too few."""
     made = tuple(person for person, one in zip(people, outcomes, strict=True) if one.ok)
     if len(made) < FEWEST:
         raise BadInputError(
@@ -79,14 +79,6 @@ def _copied(
     if failed:
         log.warning("%d of %d controls could not be copied; see %s", failed, len(people), layout.failures)
     return made
-
-
-def _correlated(layout: EvaluationLayout, people: Sequence[PlantedControl], config: Config, atlas: Atlas) -> str | None:
-    resolution = config.registration.resolution_mm
-    files = [layout.scan(one.scan.participant_id, one.scan.session_id, resolution) for one in people]
-    planted = [change.group for change in planted_changes(atlas)]
-    others = [change.group for change in unused_changes(atlas)]
-    return correlated_group(files, atlas, planted, others)
 
 
 FEWEST_VOXELS = 50
@@ -103,17 +95,14 @@ def correlated_group(
     names = list(atlas.regions.groups)
     places = [np.flatnonzero(np.isin(atlas.labels, numbers)) for numbers in atlas.regions.groups.values()]
     means = np.array([_means(one, places) for one in files])
-    return strongest(means, names, planted, {*others, *fluid, *_small(names, places)})
-
-
-def _small(names: Sequence[str], places: Sequence[NDArray[np.intp]]) -> set[str]:
-    return {name for name, own in zip(names, places, strict=True) if len(own) < FEWEST_VOXELS}
+    small = {name for name, voxels in zip(names, places, strict=True) if len(voxels) < FEWEST_VOXELS}
+    return strongest(means, names, planted, {*others, *fluid, *small})
 
 
 def _means(files: ScanFiles, places: Sequence[NDArray[np.intp]]) -> list[float]:
     values = np.asarray(nib.nifti1.Nifti1Image.from_filename(files.image).dataobj, dtype=np.float32).ravel()
     whole = float(values[values > 0].mean())
-    return [float(values[own].mean()) / whole if len(own) else float("nan") for own in places]
+    return [float(values[voxels].mean()) / whole if len(voxels) else float("nan") for voxels in places]
 
 
 def strongest(

@@ -67,10 +67,10 @@ BRAIN_PERCENTILE = 2.0
 class PlantingSite:
     """Where changes can be planted.
 
-    `grid`: grid of the scans. `velocities`: (changes, 3, X, Y, Z), contraction at severity 1, on a 3 mm grid of
-    template space. `shares`: (changes, *grid), share of each voxel that belongs to the region of each change. `rates`:
-    (changes,), -log of the tissue that is left in place at severity 1. `fluid`: voxels of the ventricles, by which the
-    intensity of fluid is measured. `origin`: (3,), template coordinates (mm) of the first point of the 3 mm grid.
+    `velocities`: (changes, 3, X, Y, Z), contraction at severity 1, on a 3 mm grid of template space. `shares`:
+    (changes, *grid), share of each voxel that belongs to the region of each change. `rates`: (changes,), -log of the
+    tissue that is left in place at severity 1. `fluid`: voxels of the ventricles, by which the intensity of fluid is
+    measured. `origin`: (3,), template coordinates (mm) of the first point of the 3 mm grid.
     """
 
     grid: Grid
@@ -116,11 +116,7 @@ def _members(atlas: Atlas, group: str) -> Sequence[int]:
 def planted_copy(
     volume: Array, brain: NDArray[np.bool_], site: PlantingSite, severities: Sequence[float], rng: np.random.Generator
 ) -> Array:
-    """A copy of a scan with changes of given severities (0 for none), after a small random deformation.
-
-    `volume`: intensities in template space. `severities`: severity of each change, in the order of the site. `rng`: for
-    the deformation.
-    """
+    """A copy of a scan with changes of given severities (0 for none), after a small random deformation."""
     x, y, z = site.velocities.shape[2:]
     jitter = exponential(random_velocity(rng, (x, y, z), SPACING_MM, JITTER_SMOOTHNESS_MM, JITTER_RMS_MM), SPACING_MM)
     disease = np.tensordot(np.asarray(severities, np.float32), site.velocities, axes=1)
@@ -149,8 +145,7 @@ def with_range_of(volume: Array, changed: Array, brain: NDArray[np.bool_]) -> Ar
     inside = volume.reshape(-1)[places]
     kept = np.clip(changed, inside.min(), inside.max()).reshape(-1)
     kept[places[[inside.argmin(), inside.argmax()]]] = inside.min(), inside.max()
-    result: Array = np.where(brain, kept.reshape(volume.shape), changed)
-    return result
+    return np.asarray(np.where(brain, kept.reshape(volume.shape), changed))
 
 
 def fluid_level(volume: Array, brain: NDArray[np.bool_], fluid: NDArray[np.bool_]) -> np.float32:
@@ -177,8 +172,8 @@ FEWEST = 6
 class PlantedControl:
     """What is planted in one control.
 
-    `scan`: scan of the run. `severity`: severity of the loss in the planted copy. `unused`: severity of the change in
-    both copies; 0 for none. `marked`: whether both copies have a marker.
+    `severity`: of the loss in the planted copy. `unused`: of the change in both copies; 0 for none. `marked`: whether
+    both copies have a marker.
     """
 
     scan: Scan
@@ -187,7 +182,6 @@ class PlantedControl:
     marked: bool
 
     def copy(self, label: str) -> Scan:
-        """The scan of one of the copies."""
         return dataclasses.replace(
             self.scan, session_id=f"ses-{label}", scan_id=f"{self.scan.participant_id}_{label}", label=label, image=None
         )
@@ -198,10 +192,7 @@ class PlantedControl:
 
 
 def planted_changes(atlas: Atlas) -> tuple[PlantedChange, ...]:
-    """The demo's losses of grey matter in groups that an atlas has.
-
-    Raises BadInputError if it has none of them.
-    """
+    """The demo's losses of grey matter in groups that an atlas has, at least one."""
     found = tuple(change for change in CHANGES if change.tissue and change.group in atlas.regions.groups)
     if not found:
         wanted = ", ".join(change.group for change in CHANGES if change.tissue)
@@ -217,9 +208,8 @@ def unused_changes(atlas: Atlas) -> tuple[PlantedChange, ...]:
 def people_to_plant(scans: Sequence[Scan], negative: str | None, seed: int) -> tuple[PlantedControl, ...]:
     """Deal severities, the unused change and markers to controls, one scan each.
 
-    `scans`: kept and registered. Controls are those labelled `negative`; where no scan is labelled, all are.
-    `negative`: None where labels are numbers: everyone is a control. Raises BadInputError if there are fewer than
-    `FEWEST`.
+    `scans`: kept and registered. Controls are those labelled `negative`; where no scan is labelled, or labels are
+    numbers (None), everyone is.
     """
     labelled = any(scan.label is not None for scan in scans)
     firsts: dict[str, Scan] = {}
@@ -264,7 +254,6 @@ def paired_folds(
 
 
 def planted_config(config: Config, seed: int) -> Config:
-    """The recipe of a run for telling planted from untouched copies."""
     cohort = dataclasses.replace(
         config.cohort, contrast_column=PLANTED, negative=UNTOUCHED, positive=WITH_LOSS, classes=(), target="",
         shuffle_labels=False,
@@ -286,10 +275,7 @@ def planting_jobs(
     layout: EvaluationLayout, copies: EvaluationLayout, people: Sequence[PlantedControl], atlas: Atlas, config: Config,
     digests: DigestCache,
 ) -> list[Job]:  # fmt: skip
-    """One unit per control, which writes both copies and their masks.
-
-    `layout`: where the scans of the run lie. `copies`: where the copies are written.
-    """
+    """One unit per control, which writes both copies and their masks into `copies`."""
     changes = planted_changes(atlas) + unused_changes(atlas)
     start = (0, 0, 0) if (box := configured_input(config).box) is None else box.start
     jobs = []
@@ -335,10 +321,7 @@ def plant_person(
 
 
 def read_registered(source: ScanFiles, grid: Grid) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Intensities and brain mask of a registered scan.
-
-    Raises BadInputError if one cannot be read, lies on another grid, or is not the one that was registered.
-    """
+    """Intensities and brain mask of a registered scan, which lies on a grid."""
     require_registered(source)
     brain = read_brain(source.brain_mask, grid)
     try:
@@ -360,8 +343,9 @@ def truth_of(people: Sequence[PlantedControl], atlas: Atlas, correlated: str | N
     everyone = frozenset(person.copy(WITH_LOSS).name for person in people)
     distractors = []
     for change in unused_changes(atlas):
-        own = frozenset(person.copy(WITH_LOSS).name for person in people if person.unused)
-        distractors.append(Distractor(f"{change.group}: same loss in both classes", "both classes", change.group, own))
+        having = frozenset(person.copy(WITH_LOSS).name for person in people if person.unused)
+        title = f"{change.group}: same loss in both classes"
+        distractors.append(Distractor(title, "both classes", change.group, having))
     if correlated is not None:
         distractors.append(
             Distractor(f"{correlated}: untouched, goes with planted regions", "correlated", correlated, everyone)

@@ -30,10 +30,9 @@ def participant_interval(
 ) -> tuple[float, float]:
     """BCa interval of a statistic; percentile where BCa is not defined, or the statistic does not exist in some draws.
 
-    `samples`: (participants,), several are drawn together. `statistic`: statistic of the drawn samples. Draws in which
-    it does not exist (NaN) are left out. Returns NaN for fewer than three participants, where all draws are the same
-    (an interval without width would claim certainty), and where the statistic does not exist in half of the draws or
-    more.
+    `samples`: (participants,) each; several are drawn together. NaN for fewer than three participants, where all draws
+    are the same (an interval without width would claim certainty), and where the statistic does not exist (NaN) in half
+    of the draws or more.
 
     Examples
     --------
@@ -44,10 +43,8 @@ def participant_interval(
         return float("nan"), float("nan")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # degenerate draws: the interval is NaN and is told by that
-        found = stats.bootstrap(
-            samples, statistic, n_resamples=draws, paired=len(samples) > 1, vectorized=False,
-            confidence_level=confidence, method="BCa", random_state=np.random.default_rng(seed),
-        )  # fmt: skip
+        options = {"vectorized": False, "confidence_level": confidence, "random_state": np.random.default_rng(seed)}
+        found = stats.bootstrap(samples, statistic, n_resamples=draws, paired=len(samples) > 1, method="BCa", **options)
     low, high = found.confidence_interval
     values = np.asarray(found.bootstrap_distribution, dtype=np.float64)
     known = values[np.isfinite(values)]
@@ -58,24 +55,17 @@ def participant_interval(
 
 @dataclass(frozen=True, eq=False)
 class HeldOutPeople:
-    """Who is tested; the order of rows is that of all margins.
-
-    `participant`, `fold`: participant and fold of each scan.
-    """
+    """Participant, fold and class of each scan that is tested, in the order of all margins."""
 
     participant: NDArray[np.str_]
     fold: NDArray[np.intp]
     positive: NDArray[np.bool_]
 
     def weights(self, draws: int, seed: int) -> Floats:
-        """How often each scan is drawn: participants with replacement, within fold and class; (draws, scans).
-
-        Someone with scans of both classes is drawn with both.
-        """
+        """How often each scan is drawn: participants with all scans, within fold and class; (draws, scans)."""
         table = pd.DataFrame({"who": self.participant, "fold": self.fold, "positive": self.positive})
-        kinds = table.groupby("who")["positive"].agg(
-            lambda own: int(own.min()) + int(own.max())
-        )  # 0 and 2: one class, 1: both
+        ends = table.groupby("who")["positive"].agg(["min", "max"]).astype(int)
+        kinds = ends["min"] + ends["max"]  # 0 and 2: one class, 1: both
         stratum = pd.factorize(pd.MultiIndex.from_arrays([table["fold"], table["who"].map(kinds)]))[0]
         random, found = generator(seed, "accuracy"), np.zeros((draws, len(table)))
         for one in np.unique(stratum):
@@ -149,15 +139,13 @@ class Scored:
 def scored(margin: Floats, people: HeldOutPeople, weights: Floats) -> dict[str, Scored]:
     """Both scores of one set of networks.
 
-    `margin`: (scans,), logit of the positive class less that of the other. `weights`: (draws, scans), from
-    `People.weights`.
+    `margin`: (scans,), logit of the positive class less that of the other. `weights`: of `HeldOutPeople`.
     """
     once = np.ones((1, len(margin)))
     few = len(set(people.participant)) < FEWEST
+    nowhere = np.full(1, np.nan)
     return {
-        name: Scored(
-            float(score(margin, people, once)[0]), np.full(1, np.nan) if few else score(margin, people, weights)
-        )
+        name: Scored(float(score(margin, people, once)[0]), nowhere if few else score(margin, people, weights))
         for name, score in SCORES.items()
     }
 

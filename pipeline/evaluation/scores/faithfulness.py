@@ -49,10 +49,8 @@ def max_sensitivity(
 ) -> float:  # fmt: skip
     """``max over samples of |map(x + r) - map(x)| / |map(x)|``, r uniform within ``radius``; smaller is better.
 
-    As `captum.metrics.sensitivity_max`. Air keeps its value: only voxels of `inside` change.
-
-    `volume`, `values`: the scan and its map, (D, H, W). `inside`: (D, H, W), bool. `seed`: the noise is drawn on the
-    CPU in float32, so that every device meets the same. Returns NaN where a map of a changed scan is not finite.
+    As `captum.metrics.sensitivity_max`, in voxels (D, H, W) of `inside` alone: air keeps its value. The noise is drawn
+    on the CPU in float32, so that every device meets the same. NaN where a map of a changed scan is not finite.
     """
     generator = torch.Generator().manual_seed(derived_seed(seed, "max-sensitivity"))
     norm, largest = torch.linalg.vector_norm(values.double()), 0.0
@@ -70,9 +68,7 @@ def shift_correlation(explain: Explain, volume: Tensor, values: Tensor, inside: 
     return shift_likeness(explain, volume, values, inside, shift)[0]
 
 
-def shift_likeness(
-    explain: Explain, volume: Tensor, values: Tensor, inside: Tensor, shift: int
-) -> tuple[float, float]:  # fmt: skip
+def shift_likeness(explain: Explain, volume: Tensor, values: Tensor, inside: Tensor, shift: int) -> tuple[float, float]:
     """How like a map is to that of the scan moved along the diagonal, moved back: correlation, and cosine.
 
     1 if maps move with scans. Mean of both directions. What leaves the grid is lost, and air comes in from the other
@@ -80,9 +76,9 @@ def shift_likeness(
     places: at a face of the grid it also loses what layers compute beyond the brain. The source (Parchami-Araghi et al.
     2024, figure of ViTs) has the cosine.
 
-    `volume`, `values`: the scan and its map, (D, H, W). `inside`: (D, H, W), bool: voxels that are compared, where both
-    maps have them. `shift`: voxels along each axis. Returns NaN where more than `LOST` of the brain leaves the grid, or
-    a map of a moved scan is not finite, or is even everywhere (correlation) or 0 (cosine).
+    `inside`: (D, H, W), bool: voxels that are compared, where both maps have them. `shift`: voxels along each axis. NaN
+    where more than `LOST` of the brain leaves the grid, or a map of a moved scan is not finite, or is even everywhere
+    (correlation) or 0 (cosine).
     """
     if lost_share(inside, shift) > LOST:
         return math.nan, math.nan
@@ -92,9 +88,8 @@ def shift_likeness(
         both = inside & shifted(shifted(torch.ones_like(inside), step), -step)
         if not bool(torch.isfinite(back[both]).all()) or not bool(both.any()):
             return math.nan, math.nan
-        found.append(
-            (coherency(values[both].cpu().numpy(), back[both].cpu().numpy()), _cosine(values[both], back[both]))
-        )
+        correlation = coherency(values[both].cpu().numpy(), back[both].cpu().numpy())
+        found.append((correlation, _cosine(values[both], back[both])))
     return sum(one for one, _ in found) / 2, sum(one for _, one in found) / 2
 
 
@@ -167,9 +162,8 @@ def infidelity(sums: Tensor, drops: Tensor) -> tuple[float, float]:
 class RandomSets:
     """Random sets of parts, and what the score loses without each; for `infidelity`.
 
-    `chosen`: (samples, P), bool. `parts`: (D, H, W), 0 to P - 1, -1 for what never changes; see
-    `pipeline.evaluation.scores.masking.part_numbers`. `drops`: (samples,), float64: the score of the scan minus its
-    score with the set replaced.
+    `chosen`: (samples, P), bool. `parts`: (D, H, W), see `pipeline.evaluation.scores.masking.part_numbers`. `drops`:
+    (samples,), float64: the score of the scan minus its score with the set replaced.
     """
 
     chosen: Tensor
@@ -177,7 +171,6 @@ class RandomSets:
     drops: Tensor
 
     def sums(self, values: Tensor) -> Tensor:
-        """Sums of a map (D, H, W) over the sets, (samples,), float64."""
         inside = self.parts >= 0
         total = torch.zeros(self.chosen.shape[1], dtype=torch.float64, device=self.parts.device)
         total.index_add_(0, self.parts[inside], values[inside].double())
@@ -187,10 +180,7 @@ class RandomSets:
 def random_sets(
     score: Score, volume: Tensor, replacement: Tensor, parts: Tensor, samples: int = 32, batch: int = 8, seed: int = 0
 ) -> RandomSets:
-    """Draw sets, each part with probability 1/2, and ask what the score loses without them.
-
-    `volume`, `replacement`: (D, H, W). `parts`: see `RandomSets`. `samples`: sets.
-    """
+    """Draw sets, each part with probability 1/2, and ask what the score loses without them."""
     generator = torch.Generator().manual_seed(derived_seed(seed, "infidelity"))
     chosen = torch.rand(samples, int(parts.max()) + 1, generator=generator).to(parts.device) < 0.5
     inside = parts >= 0
@@ -233,11 +223,10 @@ class Faithfulness:
     """How maps of one scan are scored; what does not depend on the map is computed once.
 
     `score`: volumes (B, 1, D, H, W) to the probability (B,) of the class that the maps explain. `volume`: the scan as
-    the network sees it, (D, H, W). `regions`: (D, H, W), whole numbers: an atlas; 0 for voxels of no region, which
-    count as one more part. `replacement`: what is put in place of what is taken away: tissue of controls, (D, H, W), or
-    the value of air. `steps`: steps of the curves; by region at most as many as there are regions. `logit`: as `score`,
-    in the unit of the map, for infidelity; `score` without it. `samples`: slightly changed scans of max-sensitivity, a
-    map of each.
+    the network sees it, (D, H, W). `regions`: (D, H, W), an atlas; voxels of no region (0) count as one more part.
+    `replacement`: what is put in place of what is taken away: tissue of controls, (D, H, W), or the value of air.
+    `steps`: of the curves; by region at most as many as there are regions. `logit`: as `score`, in the unit of the map,
+    for infidelity. `samples`: slightly changed scans of max-sensitivity.
     """
 
     score: Score
@@ -261,7 +250,6 @@ class Faithfulness:
 
     @cached_property
     def _end(self) -> Tensor:
-        """The scan with all replaced that may be."""
         return torch.where(self._changing, self._other, self.volume)
 
     @cached_property
@@ -270,11 +258,9 @@ class Faithfulness:
         return random_sets(self.logit or self.score, self.volume, self._end, parts, seed=self.seed)
 
     def scores(self, values: Tensor, explain: Explain | None = None) -> dict[str, float]:
-        """All of `FAITHFULNESS_SCORES` of one map; about ``4 (steps + 1)`` forward passes, once 33 more.
+        """All of `FAITHFULNESS_SCORES` of one map (D, H, W); about ``4 (steps + 1)`` forward passes, once 33 more.
 
-        `values`: the map, (D, H, W); positive speaks for the class. `explain`: makes the map of another volume. Without
-        it ADCC and max-sensitivity are NaN. Raises BadInputError for grids that differ, or a replacement that is the
-        scan itself.
+        `explain`: makes the map of another volume; without it ADCC and max-sensitivity are NaN.
         """
         score, volume, seed = self.score, self.volume, self.seed
         inside = self._changing

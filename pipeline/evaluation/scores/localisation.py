@@ -51,10 +51,7 @@ def is_undefined(values: ArrayLike) -> bool:
 
 
 def require_two_kinds(truth: Bools, what: str) -> None:
-    """Refuse a truth that nothing can be ranked against: no true place, or no other.
-
-    Raises BadInputError, naming what is empty or full.
-    """
+    """Refuse a truth that nothing can be ranked against: no true place, or no other."""
     if not truth.any():
         raise BadInputError(f"{what} is empty: there is nothing to find. Check the grid and the labels it was made of.")
     if truth.all():
@@ -127,12 +124,10 @@ FIRST = 10
 
 
 def region_scores(values: ArrayLike, planted: Sequence[bool], first: int = FIRST) -> dict[str, float]:
-    """``auroc``, ``auprc`` and ``hits`` of one ranking.
-
-    All are NaN where no region has a value other than 0, or one is infinite.
+    """``auroc``, ``auprc`` and ``hits`` of one ranking; all NaN if all values are 0, or one is infinite.
 
     `values`: (regions,), NaN for a region without a value, which comes last. `planted`: which regions are the true
-    ones. Raises BadInputError if lengths differ, or no or every region is planted.
+    ones.
 
     Examples
     --------
@@ -147,9 +142,7 @@ def region_scores(values: ArrayLike, planted: Sequence[bool], first: int = FIRST
     there = array[~np.isnan(array)]
     if is_undefined(there):
         return dict.fromkeys(("auroc", "auprc", "hits"), np.nan)
-    return {
-        "auroc": auroc(array, truth), "auprc": auprc(array, truth), "hits": hits_in_first(array, truth, first),
-    }  # fmt: skip
+    return {"auroc": auroc(array, truth), "auprc": auprc(array, truth), "hits": hits_in_first(array, truth, first)}
 
 
 YES, PARTLY, NO, UNKNOWN = "yes", "partly", "no", "not known"
@@ -233,11 +226,7 @@ DRAWS_OF_RANKS = 500
 
 @dataclass(frozen=True)
 class DoseResponse:
-    """Rank correlation of severity and evidence, with its 95 % bootstrap interval.
-
-    `rho`: Spearman; NaN without an answer. `low`, `high`: NaN for fewer than three participants, where all draws are
-    the same, and where no interval was asked for.
-    """
+    """Spearman's rho of severity and evidence, with its 95 % bootstrap interval; NaN where there is none."""
 
     rho: float
     low: float = float("nan")
@@ -245,9 +234,7 @@ class DoseResponse:
 
 
 def dose_response(severity: Floats, evidence: Floats, draws: int = DRAWS_OF_RANKS, seed: int = 0) -> DoseResponse:
-    """Rank correlation of severity with evidence over participants.
-
-    `severity`, `evidence`: (participants,), one scan of each. `draws`: bootstrap draws for the interval; 0 for none.
+    """Rank correlation of severity with evidence over participants, one scan of each; `draws`: for the interval.
 
     Examples
     --------

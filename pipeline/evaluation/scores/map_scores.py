@@ -48,6 +48,8 @@ from heatlas.pipeline.regions.audit import RIM_MM, within_reach
 from heatlas.pipeline.run.errors import BadInputError
 
 Box = tuple[slice, ...]
+Flags = NDArray[np.bool_]
+Values = NDArray[np.float32]
 
 THRESHOLDS = tuple(round(0.1 * step, 1) for step in range(10))
 """Thresholds of S at which BA draws a box."""
@@ -69,11 +71,8 @@ def boxes_of(mask: Bools) -> list[Box]:
 def largest_box(mask: Bools) -> Box | None:
     """Bounding box of the connected part with most voxels; None for an empty mask."""
     parts, count = scipy.ndimage.label(mask, NEIGHBOURS)
-    if not count:
-        return None
-    largest = int(np.bincount(parts.ravel())[1:].argmax())
-    box: Box = scipy.ndimage.find_objects(parts)[largest]
-    return box
+    boxes: list[Box] = scipy.ndimage.find_objects(parts)
+    return boxes[int(np.bincount(parts.ravel())[1:].argmax())] if count else None
 
 
 def attended_box(values: NDArray[np.floating]) -> Box | None:
@@ -95,7 +94,6 @@ def box_iou(a: Box, b: Box) -> float:
 
 
 def box_voxels(box: Box) -> int:
-    """Voxels in a box."""
     return math.prod(side.stop - side.start for side in box)
 
 
@@ -135,7 +133,6 @@ def box_accuracy(ious: Floats, deltas: Sequence[float] = DELTAS) -> float:
 
 
 def union_of(boxes: Sequence[Box], shape: tuple[int, ...]) -> Bools:
-    """Voxels that lie in any of the boxes."""
     inside = np.zeros(shape, dtype=bool)
     for box in boxes:
         inside[box] = True
@@ -145,8 +142,7 @@ def union_of(boxes: Sequence[Box], shape: tuple[int, ...]) -> Bools:
 def saliency_metric(box: Box | None, voxels: int, probability: float | None) -> float:
     """``SM = log max(0.05, share of the volume in the box) - log p``; smaller is better; NaN without either.
 
-    `box`: box of the map. `voxels`: voxels of the volume. `probability`: probability of the class explained, where the
-    network sees the part of the volume inside the box.
+    `probability`: of the class explained, where the network sees the part of the volume inside the box.
 
     Examples
     --------
@@ -187,13 +183,12 @@ def score_map(
     recognised: bool = True,
     probability: float | None = None,
 ) -> dict[str, float]:
-    """`MAP_SCORES` of one map, and what `set_scores` needs of it.
+    """`MAP_SCORES` of one map, and what `set_scores` needs of it; NaN where the map is undefined.
 
     `values`: (D, H, W), signed; positive speaks for the class. `mask`: (D, H, W), where the truth is. `inside`: (D, H,
-    W), the brain. Voxels outside it are left out of the scores by voxel; boxes are drawn on the whole grid, of what
+    W), the brain: voxels outside it are left out of the scores by voxel; boxes are drawn on the whole grid, of what
     lies inside. `recognised`: whether the scan was classified correctly, for OM. `probability`: for SM; see
-    `saliency_metric`. Returns values of `MAP_SCORES`, `IOU_COLUMNS` and `BOX_COLUMNS`; NaN where the map is undefined.
-    Raises BadInputError for shapes that differ, or a mask without voxels or without others.
+    `saliency_metric`.
     """
     values, mask = np.asarray(values, dtype=np.float64), np.asarray(mask, dtype=bool)
     inside = np.ones(mask.shape, dtype=bool) if inside is None else np.asarray(inside, dtype=bool)
@@ -217,10 +212,7 @@ def score_map(
 
 
 def set_scores(rows: pd.DataFrame, people: Sequence[str]) -> dict[str, float]:
-    """`SET_SCORES` of the maps of some people.
-
-    `rows`: one row of `score_map` per map. `people`: whose map each is.
-    """
+    """`SET_SCORES` of the maps of some people: one row of `score_map` per map, and whose it is."""
     ious = held_out_ious(rows[list(IOU_COLUMNS)].to_numpy(float), people)
     known = ious[np.isfinite(ious)]
     return {
@@ -244,9 +236,6 @@ def _box_scores(
         "sm": saliency_metric(box, int(inside.sum()), probability),
     }
 
-
-Flags = NDArray[np.bool_]
-Values = NDArray[np.float32]
 
 MAP_ROW = {
     "undefined": "true where the map holds NaN or infinity, or is 0 in the whole brain",
@@ -272,10 +261,9 @@ MAP_ROW = {
 class ScanMasks:
     """Parts of what a network sees of a scan, all of its shape (D, H, W).
 
-    `brain`: the scan's own mask. `truth`: the true regions, inside the brain; None where none of them, or nothing else,
-    lies in this brain. `rim`: within 3 mm of the surface of the brain, on both sides. `marker`: a bright spot outside
-    the brain that the scan has, or nothing. `halves`: the smaller and the larger half of the true regions; None without
-    truth, or of one region.
+    `truth`: the true regions, inside the brain; None where none of them, or nothing else, lies in this brain. `rim`:
+    within 3 mm of the surface of the brain, on both sides. `marker`: a bright spot outside the brain that the scan has,
+    or nothing. `halves`: the smaller and the larger half of the true regions; None without truth, or of one region.
     """
 
     brain: Flags
@@ -353,21 +341,15 @@ MARKER_OFFSET = 2
 """A cube of bright voxels this far from the corner of what networks see."""
 
 
-def marker(shape: tuple[int, ...], start: tuple[int, int, int]) -> NDArray[np.bool_]:
-    """A cube near the first corner of what networks see.
-
-    `shape`: shape of the grid. `start`: first voxel that networks see.
-    """
+def marker(shape: tuple[int, ...], start: tuple[int, int, int], edge: int = MARKER_VOXELS) -> NDArray[np.bool_]:
+    """A cube near the first corner of what networks see; `start`: first voxel that they see."""
     cube = np.zeros(shape, bool)
-    cube[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + MARKER_VOXELS) for first in start)] = True
+    cube[tuple(slice(first + MARKER_OFFSET, first + MARKER_OFFSET + edge) for first in start)] = True
     return cube
 
 
 def with_marker(volume: Array, brain: NDArray[np.bool_], cube: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_]]:
-    """Volume and mask with a marker as bright as the brightest voxel of the brain.
-
-    Raises BadInputError if the brain reaches into it.
-    """
+    """Volume and mask with a marker as bright as the brightest voxel of the brain, which must not reach into it."""
     if (cube & brain).any():
         raise BadInputError("the corner of what the networks see lies inside the brain: no marker can be put there.")
     return np.where(cube, volume[brain].max(), volume).astype(np.float32), brain | cube

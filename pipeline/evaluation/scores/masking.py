@@ -20,7 +20,7 @@ Sources: Chattopadhay et al. 2018 (AD, AI); Zhang et al. 2024 (AG); Poppi et al.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,15 +116,11 @@ def adcc(correlation: float, complexity: float, drop: float) -> float:
 
 Score = Callable[[Tensor], Tensor]
 """Value (B,) of volumes (B, 1, D, H, W); volumes of a batch do not influence each other."""
-Edges = NDArray[np.signedinteger]
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Scores while more and more is changed.
-
-    `fractions`: (steps + 1,), share of the voxels changed, 0 to 1. `scores`: (steps + 1,).
-    """
+    """Scores (steps + 1,) while more and more of the voxels is changed: `fractions` (steps + 1,), 0 to 1."""
 
     fractions: Floats
     scores: Floats
@@ -149,8 +145,7 @@ class Curve:
 def part_numbers(inside: Tensor, labels: Tensor | None = None) -> Tensor:
     """The part that each voxel (D, H, W) belongs to, 0 to P - 1; -1 outside `inside`.
 
-    `inside`: (D, H, W), bool: voxels that may change. `labels`: (D, H, W), whole numbers. Each label is a part, 0 (no
-    region) among them; without labels each voxel is one.
+    `labels`: (D, H, W), whole numbers: each is a part, 0 (no region) among them; without labels each voxel is one.
     """
     parts = torch.full(inside.shape, -1, dtype=torch.long, device=inside.device)
     if labels is None:
@@ -161,10 +156,7 @@ def part_numbers(inside: Tensor, labels: Tensor | None = None) -> Tensor:
 
 
 def part_order(values: Tensor, parts: Tensor, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Parts by the mean of a map (D, H, W), largest first, and the voxels of each part in that order.
-
-    Returns ``place`` (P,): position of every part in the order; ``voxels`` (P,): size of the first, second, ... part.
-    """
+    """Parts by the mean of a map (D, H, W), largest first: place of each part (P,), and sizes in that order (P,)."""
     inside = parts >= 0
     count = torch.bincount(parts[inside])
     total = torch.zeros(len(count), dtype=torch.float64, device=parts.device)
@@ -205,18 +197,9 @@ def removal_curve(
     edges = np.round(np.linspace(0, len(place), steps + 1)).astype(int)
     changed = np.concatenate([[0], np.cumsum(voxels.cpu().numpy())])
     when = torch.where(parts >= 0, place[parts.clamp(min=0)], len(place))
-    scores = torch.cat([_scores(score, start, end, when, chunk) for chunk in _chunks(edges, batch)])
-    return Curve(changed[edges] / changed[-1], scores.double().cpu().numpy())
-
-
-def _scores(score: Score, start: Tensor, end: Tensor, when: Tensor, edges: Edges) -> Tensor:
-    """Scores of volumes in which the first `edge` parts have changed."""
-    limits = torch.as_tensor(edges, device=when.device)[:, None, None, None]
-    kept = (when[None] >= limits).to(start.dtype)
+    scores = []
     with torch.no_grad():
-        return score(mixed(start[None], kept, end[None])[:, None])
-
-
-def _chunks(edges: Edges, batch: int) -> Iterator[Edges]:
-    for first in range(0, len(edges), batch):
-        yield edges[first : first + batch]
+        for limits in torch.as_tensor(edges, device=when.device)[:, None, None, None].split(batch):
+            kept = (when[None] >= limits).to(start.dtype)  # the first `limit` parts have changed
+            scores.append(score(mixed(start[None], kept, end[None])[:, None]))
+    return Curve(changed[edges] / changed[-1], torch.cat(scores).double().cpu().numpy())

@@ -1,13 +1,11 @@
 """What simple predictors see of an image: regions, a smoothed image, and what an untrained network makes of it.
 
-The untrained network is after un-CNN 1.0.0 (bioRxiv 2026.06.07.730652), which is set against foundation models: 3D
-convolutions with weights drawn once, frozen, at four scales, and a simple model on what they give. A trained network
-that is no better has learned nothing that random filters and a ridge do not know. As there: the first scale has two
-full convolutions, each later one two depthwise ones with pointwise ones behind, twice as many channels as before; group
-normalisation, ReLU, mean pooling; of each scale the means of its channels in the eight octants and the covariances of
-its first 32. Unlike there: a quarter of the channels, voxels of 4 mm instead of 2, and the image alone without its
-local median and its edges, so that a scan costs a tenth of a second instead of many; a ridge instead of a random
-forest.
+The untrained network is after un-CNN 1.0.0 (bioRxiv 2026.06.07.730652): 3D convolutions with weights drawn once, at
+four scales, two full ones at first, then depthwise and pointwise ones in turns; group normalisation, ReLU, mean
+pooling; of each scale the means of its channels in the eight octants and the covariances of its first 32. Unlike there:
+a quarter of the channels, voxels of 4 mm instead of 2, the image alone without its local median and its edges, and a
+ridge instead of a random forest. A trained network that is no better has learned nothing that random filters and a
+ridge do not know.
 """
 
 from __future__ import annotations
@@ -44,8 +42,7 @@ class ImageFeatures:
     """What the baselines see of one scan.
 
     `means`, `spreads`: (kinds of images * regions,), of the regions with voxels on the grid, in the order of their
-    numbers; of the first kind of image first. `smoothed`: flat, inside what the network sees. `untrained`: features by
-    an untrained network.
+    numbers. `smoothed`: flat, inside what the network sees.
     """
 
     means: Floats
@@ -55,10 +52,7 @@ class ImageFeatures:
 
 
 def image_features(files: ScanFiles, spec: NetworkInput, atlas: PackedAtlas) -> ImageFeatures:
-    """Read a registered scan as the network sees it, standardise it within the brain, and summarise it.
-
-    Raises BadInputError if the scan cannot be read; see `pipeline.models.inputs.read_channels`.
-    """
+    """Read a registered scan as the network sees it, standardise it within the brain, and summarise it."""
     volumes, labels = [standardised(image) for image in read_channels(files, spec)], atlas.labels_in(spec.box)
     voxel_mm = min(spec.template_grid.voxel_sizes_mm)
     means, spreads = zip(*(by_region(volume, labels) for volume in volumes), strict=True)
@@ -149,10 +143,9 @@ def random_weights(images: int) -> tuple[tuple[Tensor, ...], ...]:
 
 
 def random_features(volumes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Features of one scan.
+    """Features (3528,) of one scan (images, X, Y, Z), standardised, with voxels of about 4 mm.
 
-    `volumes`: (images, X, Y, Z), standardised, voxels of about 4 mm. Returns (3528,). Of each scale the means of its
-    channels in octants, then covariances of its first 32 channels, 16 of the first.
+    Of each scale the means of its channels in octants, then covariances of its first 32 channels, 16 of the first.
     """
     import torch
 

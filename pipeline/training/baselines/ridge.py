@@ -26,9 +26,9 @@ NO_RANK = 1e-12
 class RidgeFit:
     """A fitted ridge, with outputs `x @ weights.T + intercepts`: logits of classes, or the number.
 
-    `weights`: (outputs, columns), of two classes, those of class 1 are those of class 0 with the other sign, as softmax
-    regression has them. `intercepts`: (outputs,). `held_out`: (scans, outputs), outputs for the training scans by fits
-    of the same penalty without the inner fold of their person.
+    `weights`: (outputs, columns); of two classes, those of class 1 are those of class 0 with the other sign, as softmax
+    regression has them. `held_out`: (scans, outputs), outputs for the training scans by fits of the same penalty
+    without the inner fold of their person.
     """
 
     weights: Floats
@@ -40,9 +40,8 @@ class RidgeFit:
 def fit(x: Floats, target: Floats, people: Sequence[str], classes: int, seed: int, balanced: bool = True) -> RidgeFit:
     """The ridge with the least log loss (squared error of a number) in five inner folds of whole people.
 
-    `x`: (scans, columns), centred. If wide, rather the `rotation` of it. `target`: (scans,), numbers of classes, or
-    numbers. `people`: of the scans. `classes`: 0 for a number. `seed`: of the inner folds of classes. `balanced`:
-    classes weigh the same. Raises ValueError if no inner fold leaves scans of every class to learn from.
+    `x`: (scans, columns), centred; if wide, rather the `rotation` of it. `target`: (scans,). `classes`: 0 for a number.
+    `seed`: of the inner folds of classes. `balanced`: classes weigh the same.
     """
     splits = _inner_folds(x, target, people, classes, seed)
     rows = np.concatenate([test for _, test in splits])
@@ -62,8 +61,9 @@ def fit(x: Floats, target: Floats, people: Sequence[str], classes: int, seed: in
 def _inner_folds(
     x: Floats, target: Floats, people: Sequence[str], classes: int, seed: int
 ) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Training and test rows of each inner fold that leaves every class to learn from."""
-    folds = max(min(INNER_FOLDS, _fewest(target, people, classes)), 2)
+    names = np.asarray(people)
+    groups = [names[target == one] for one in np.unique(target)] if classes else [names]
+    folds = max(min(INNER_FOLDS, *(len(np.unique(group)) for group in groups)), 2)
     if not classes:
         return list(GroupKFold(folds).split(x, target, people))
     inner = StratifiedGroupKFold(folds, shuffle=True, random_state=seed % 2**32)
@@ -74,7 +74,6 @@ def _inner_folds(
 
 
 def _solved(x: Floats, target: Floats, classes: int, penalty: float, balanced: bool) -> tuple[Floats, Floats]:
-    """Weights (outputs, columns) and intercepts (outputs,)."""
     if not classes:
         number = Ridge(penalty).fit(x, target)
         return np.atleast_2d(number.coef_), np.atleast_1d(number.intercept_)
@@ -121,8 +120,8 @@ def predicted(train: Floats, target: Floats, people: Sequence[str], test: Floats
 
     Columns are standardised, and gaps filled with the mean, by the training part.
 
-    `train`: (scans, columns). `target`: (scans,). `people`: of the training scans. `test`: (test scans, columns).
-    `classes`: 0 for a number.
+    `train`: (scans, columns). `people`: of the training scans. `test`: (test scans, columns). `classes`: 0 for a
+    number.
     """
     filled = SimpleImputer(keep_empty_features=True).fit(train)
     scaler = StandardScaler().fit(filled.transform(train))
@@ -134,11 +133,3 @@ def predicted(train: Floats, target: Floats, people: Sequence[str], test: Floats
     found = fit(x, target, people, classes, seed)
     outputs = z @ found.weights.T + found.intercepts
     return np.asarray(softmax(outputs, axis=1) if classes else outputs[:, 0], dtype=np.float64)
-
-
-def _fewest(target: Floats, people: Sequence[str], classes: int) -> int:
-    """People of the smallest class, or all."""
-    names = np.asarray(people)
-    if not classes:
-        return len(np.unique(names))
-    return min(len(np.unique(names[target == one])) for one in np.unique(target))

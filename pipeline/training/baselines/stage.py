@@ -36,8 +36,7 @@ UNTRAINED = "untrained"
 class Seen:
     """All that is known of the scans of a run, in one order.
 
-    `clinical`: ``clinical.tsv`` by scan_id; empty if the run has none. `predicted`: column that is to be predicted,
-    which no baseline sees.
+    `clinical`: ``clinical.tsv`` by scan_id; empty if the run has none. `predicted`: column that no baseline sees.
     """
 
     scans: Sequence[Scan]
@@ -59,8 +58,7 @@ class Seen:
 class Baseline:
     """A predictor to compare the network with.
 
-    `sees`: what it knows of a scan, for readers. `columns`: from `Seen` to an array (scans, columns); columns that
-    nobody has are left out by the caller.
+    `sees`: what it knows of a scan, for readers. `columns`: (scans, columns); those that nobody has are left out.
     """
 
     name: str
@@ -77,35 +75,23 @@ def _volumes(seen: Seen) -> Floats:
     hippocampus = seen.column("hippocampus_mm3")
     volumes = [hippocampus, hippocampus / head, seen.column("nwbv"), head]
     there = any(np.isfinite(values).any() for values in volumes[:3])
-    return np.column_stack(volumes) if there else np.empty((len(head), 0))
+    return np.column_stack([*volumes, _demographic(seen)]) if there else np.empty((len(head), 0))
 
 
-def _with_demographic(columns: Callable[[Seen], Floats]) -> Callable[[Seen], Floats]:
-    def both(seen: Seen) -> Floats:
-        values = columns(seen)
-        return np.column_stack([values, _demographic(seen)]) if values.shape[1] else values
+def _of_images(*names: str) -> Callable[[Seen], Floats]:
+    def columns(seen: Seen) -> Floats:
+        rows = [np.concatenate([getattr(image, name) for name in names]) for image in seen.images]
+        return np.stack(rows).astype(np.float64)
 
-    return both
+    return columns
 
 
 BASELINES = (
     Baseline("demographics", "age and sex", _demographic),
-    Baseline("volumes", "hippocampal and brain volume, age and sex", _with_demographic(_volumes)),
-    Baseline(
-        "regions",
-        "mean and spread of intensity in each region of the atlas",
-        lambda seen: np.stack([np.concatenate([image.means, image.spreads]) for image in seen.images]),
-    ),
-    Baseline(
-        "voxels",
-        "the image, smoothed to 8 mm",
-        lambda seen: np.stack([image.smoothed for image in seen.images]).astype(np.float64),
-    ),
-    Baseline(
-        UNTRAINED,
-        "what an untrained network makes of the image",
-        lambda seen: np.stack([image.untrained for image in seen.images]).astype(np.float64),
-    ),
+    Baseline("volumes", "hippocampal and brain volume, age and sex", _volumes),
+    Baseline("regions", "mean and spread of intensity in each region of the atlas", _of_images("means", "spreads")),
+    Baseline("voxels", "the image, smoothed to 8 mm", _of_images("smoothed")),
+    Baseline(UNTRAINED, "what an untrained network makes of the image", _of_images("untrained")),
 )
 """All baselines."""
 
@@ -131,18 +117,15 @@ PREDICTIONS_BASELINES_TABLE = Table(
 
 
 def baselines_table(task: Task) -> Table:
-    """``predictions_baselines.tsv`` of a task, with its own columns."""
     several = task.outputs if task.kind.name == SEVERAL_CLASSES else ()
     columns = COLUMNS | {f"probability_{name}": f"Probability of {name}" for name in several}
     return replace(PREDICTIONS_BASELINES_TABLE, meanings=columns)
 
 
 def compare_with_baselines(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> bool:
-    """Write ``predictions_baselines.tsv``; nothing where no network has predicted anyone.
+    """Write ``predictions_baselines.tsv``, and say whether; nothing where no network has predicted anyone.
 
     `scans`: labelled and registered. Those of a test part that a network has not predicted are not predicted here.
-    `atlas`: whose regions are measured. Returns whether anything was done. Raises BadInputError if a scan cannot be
-    read.
     """
     layout, config = work.layout, work.config
     if not PREDICTIONS_TABLE.path(layout).is_file():
@@ -224,6 +207,5 @@ def _cells(answer: np.ndarray, task: Task) -> list[float]:
 
 
 def _can_be_fitted(target: np.ndarray, people: np.ndarray, task: Task) -> bool:
-    """Whether there are two people of each class, or any whose number is known."""
     of_class = [len(set(people[target == value])) for value in range(len(task.classes))]
     return min(of_class) > 1 if of_class else len(target) > 0

@@ -32,8 +32,8 @@ from heatlas.pipeline.run.plain_text import counted
 def fold_of_run(folder: str, fold: Fold) -> FoldFiles:
     """Files of the network of the same fold of another run, or in a folder that has ``fold-0`` and so on itself."""
     of_run = RunLayout(Path(folder)).fold(fold.index)
-    own = Path(folder) / of_run.folder.name
-    return FoldFiles(own) if own.is_dir() else of_run
+    folder_of_fold = Path(folder) / of_run.folder.name
+    return FoldFiles(folder_of_fold) if folder_of_fold.is_dir() else of_run
 
 
 def start_of(folder: str, fold: Fold) -> FoldFiles:
@@ -54,11 +54,7 @@ def start_of(folder: str, fold: Fold) -> FoldFiles:
 def known_network(
     setting: str, files: FoldFiles, task: Task, spec: NetworkInput, fold: Fold, device: torch.device
 ) -> LoadedModel:
-    """Read a network of the same task that a fold may build on.
-
-    `setting`: that names the run, for messages. `spec`: what the new network sees. Raises UsageError for other outputs
-    or another grid, or if it was trained with test participants of the fold. Raises BadInputError if it cannot be read.
-    """
+    """Read a network of the same task and grid that a fold may build on; `setting` names the run, for messages."""
     loaded = load_model(files, device)
     if loaded.classes != task.outputs:
         raise UsageError(
@@ -98,8 +94,6 @@ def people_before(config: Config, fold: Fold) -> list[str]:
     """Participants that the backbone of a probe, or the network a training starts from, has learned from; sorted.
 
     Those of a file of weights are not known.
-
-    Raises UsageError, BadInputError if there is no such network, or it cannot be read.
     """
     files = [start_of(config.training.from_run, fold)] if config.training.from_run else []
     if (backbone := on_backbone(config.model).files(config.model, fold.index)) is not None:
@@ -112,13 +106,10 @@ def people_before(config: Config, fold: Fold) -> list[str]:
 def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: Fold) -> Mapping[str, Tensor] | None:
     """Weights that a network starts with, by name; None where all are fresh.
 
-    Those of the network in ``training.from_run``, of an ensemble the first member; B-cos networks may also start from
-    a conventional one, which is converted (Arya, Rao, Böhle & Schiele 2024). The last stage of a network of another
-    task is fresh. Without ``from_run`` those of the backbone of a probe, unless labels are shuffled and it knows the
-    true ones.
-
-    Raises UsageError for a network of another family or with other settings, one of another grid, or one that was
-    trained with test participants of the fold. Raises BadInputError if it cannot be read.
+    Those of the network in ``training.from_run``, of an ensemble the first member; B-cos networks may also start from a
+    conventional one, which is converted (Arya, Rao, Böhle & Schiele 2024). The last stage of a network of another task
+    is fresh. Without ``from_run`` those of the backbone of a probe, unless labels are shuffled and it knows the true
+    ones.
     """
     folder, settings = config.training.from_run, config.model
     if not folder:
@@ -171,7 +162,7 @@ def without_other_runs(config: Config) -> Config:
 
 
 def require_start(config: Config, split: Split) -> None:
-    """Refuse before any work starts what no fold can start from; raises as `weights_to_start_from`."""
+    """Refuse before any work starts what no fold can start from."""
     on_backbone(config.model).require(config.model, config.cohort.shuffle_labels)
     if config.training.from_run and config.cohort.shuffle_labels:
         raise UsageError(

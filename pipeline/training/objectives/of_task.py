@@ -1,20 +1,19 @@
 """The losses of plain tasks: weighted cross-entropy for classes, squared error or Huber loss for a number.
 
-Networks that explain themselves have binary cross-entropy. Each class has a sigmoid of its own. Where a wrong class has
-the target 0, its logit is pushed down for ever, and maps fill with what speaks against it. With the off-target 1 / C of
-C classes, and the logit bias ``log(1 / (C - 1))``, the best answer for a wrong class is the bias: no evidence at all.
-Source: Böhle, Singh, Fritz & Schiele 2024. With off-targets the loss cannot reach 0: its floor is ``(C - 1) / C H(1 /
-C)``, H being the binary entropy; 0.347 for two classes. So tables hold the plain loss.
+Networks that explain themselves have binary cross-entropy. Where a wrong class has the target 0, its logit is pushed
+down for ever, and maps fill with what speaks against it. With the off-target 1 / C of C classes, and the logit bias
+``log(1 / (C - 1))``, the best answer for a wrong class is no evidence at all (Böhle, Singh, Fritz & Schiele 2024). The
+loss then has the floor ``(C - 1) / C H(1 / C)``, H being the binary entropy, so tables hold the plain loss.
 
-For sparse maps, the weights W(x) that a dynamic linear network gives a volume have a penalty: ``λ mean |W(x)|`` of the
-true class and one wrong class of each scan, drawn at random. W is that of the evidence before the temperature, so that
-λ means the same at every temperature. Source: Böhle, Fritz & Schiele 2021. Each step takes four passes more.
+For sparse maps, the weights W(x) of a dynamic linear network have a penalty: ``λ mean |W(x)|`` of the true class and
+one wrong class of each scan, before the temperature (Böhle, Fritz & Schiele 2021). Each step takes four passes more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -34,8 +33,7 @@ from heatlas.pipeline.training.objectives.records import Batch, Context, Logged,
 def binary_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, least: float = 0.0) -> torch.Tensor:
     """Mean over classes of the binary cross-entropy of each scan, (B,).
 
-    `logits`: (B, C). `targets`: class numbers (B,), or probabilities (B, C). `least`: lower targets are raised to it: 1
-    / C for off-targets.
+    `logits`: (B, C). `targets`: class numbers (B,), or probabilities (B, C); lower ones are raised to `least`.
 
     Examples
     --------
@@ -55,21 +53,20 @@ def binary(weights: torch.Tensor, off_targets: bool) -> Objective:
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[torch.Tensor, Logged]:
         logits = model(batch.volumes).float()
-        own = weights[batch.targets]
-        losses = binary_cross_entropy(logits, batch.targets, least) * own
-        plain = binary_cross_entropy(logits.detach(), batch.targets) * own
+        of_scans = weights[batch.targets]
+        losses = binary_cross_entropy(logits, batch.targets, least) * of_scans
+        plain = binary_cross_entropy(logits.detach(), batch.targets) * of_scans
         return losses.mean(), {"loss": plain, "output": logits, "target": batch.targets}
 
-    known = on_host(weights)
-
-    def measures(logged: Logged) -> Measures:
-        targets = logged["target"]
-        mean = logged["loss"].sum() / known[targets].sum()
-        return Measures(float(mean), balanced_accuracy(targets.numpy(), logged["output"].numpy()))
-
-    facts = {"class_weights": known.tolist(), "off_target": least}
+    facts = {"class_weights": on_host(weights).tolist(), "off_target": least}
     name = "off-target" if off_targets else "binary-cross-entropy"
-    return Objective(name, loss, measures, "balanced_accuracy", 1, facts)
+    return Objective(name, loss, partial(_of_classes, on_host(weights)), "balanced_accuracy", 1, facts)
+
+
+def _of_classes(weights: torch.Tensor, logged: Logged) -> Measures:
+    targets = logged["target"]
+    mean = logged["loss"].sum() / weights[targets].sum()
+    return Measures(float(mean), balanced_accuracy(targets.numpy(), logged["output"].numpy()))
 
 
 def wrong_classes(targets: torch.Tensor, classes: int) -> torch.Tensor:
@@ -84,10 +81,9 @@ def wrong_classes(targets: torch.Tensor, classes: int) -> torch.Tensor:
 
 
 def mean_absolute_weights(model: StagedModel, volumes: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-    """Mean absolute weight of a class for each scan, (B,), which can be differentiated.
+    """Mean absolute weight of a class for each scan (B,), which can be differentiated.
 
-    `model`: dynamic linear behind its first stage, the encoding. `volumes`: (B, 1, D, H, W). `classes`: (B,). Raises
-    UsageError for a network without dynamic linear layers.
+    `model`: dynamic linear behind its first stage, the encoding.
     """
     if not dynamic_layers(model):
         raise UsageError("a penalty on W(x) needs a network that is one linear map for each input (B-cos, CoDA).")
@@ -137,27 +133,17 @@ def class_weights(targets: torch.Tensor, balance: bool, classes: int = 2) -> tor
     return (len(targets) / (classes * counts.to(torch.float32))).to(targets.device)
 
 
-def weighted_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of each scan times the weight of its class, shape (B,)."""
-    return functional.cross_entropy(logits.float(), targets, reduction="none") * weights[targets]
-
-
 def classification(weights: torch.Tensor) -> Objective:
     """Cross-entropy; `weights` (classes,) are those of `class_weights`. The score is the balanced accuracy."""
 
     def loss(model: nn.Module, batch: Batch, context: Context) -> tuple[torch.Tensor, Logged]:
-        logits = model(batch.volumes)
-        losses = weighted_cross_entropy(logits, batch.targets, weights)
-        return losses.mean(), {"loss": losses, "output": logits.float(), "target": batch.targets}
+        logits = model(batch.volumes).float()
+        losses = functional.cross_entropy(logits, batch.targets, reduction="none") * weights[batch.targets]
+        return losses.mean(), {"loss": losses, "output": logits, "target": batch.targets}
 
     known = on_host(weights)
-
-    def measures(logged: Logged) -> Measures:
-        targets = logged["target"]
-        mean = logged["loss"].sum() / known[targets].sum()
-        return Measures(float(mean), balanced_accuracy(targets.numpy(), logged["output"].numpy()))
-
-    return Objective("cross-entropy", loss, measures, "balanced_accuracy", 1, {"class_weights": known.tolist()})
+    facts = {"class_weights": known.tolist()}
+    return Objective("cross-entropy", loss, partial(_of_classes, known), "balanced_accuracy", 1, facts)
 
 
 LOSSES: Mapping[str, Callable[..., torch.Tensor]] = {"mse": functional.mse_loss, "huber": functional.huber_loss}
@@ -212,8 +198,7 @@ def targets_of(task: Task, values: Sequence[float]) -> torch.Tensor:
 def objective_of(task: Task, config: TrainingConfig, targets: torch.Tensor, usual: str = "cross-entropy") -> Objective:
     """The loss of the settings for classes, squared error or Huber loss for regression.
 
-    `targets`: of the training part. `usual`: loss for classes where the settings say ``usual``: that of the family of
-    networks.
+    `targets`: of the training part. `usual`: loss for classes where the settings say ``usual``: that of the family.
     """
     if task.is_number:
         if config.weight_penalty:

@@ -36,9 +36,9 @@ class Batch:
     """Some scans of a training or validation part.
 
     `volumes`: (B, 1, D, H, W), augmented during training; of an objective with two views (2 B, 1, D, H, W), the first
-    view of all scans first. `targets`: (B,), class numbers (int64), or numbers (float32). `scans`: (B,), positions in
-    the part, which index the context's values per scan. `masks`: (B, D, H, W), the context's masks of these scans,
-    moved as their volumes were; None in validation and without masks. `epoch`: from 1.
+    view of all scans first. `targets`: (B,). `scans`: (B,), positions in the part, which index the context's values per
+    scan. `masks`: (B, D, H, W), the context's masks of these scans, moved as their volumes were; None in validation and
+    without masks. `epoch`: from 1.
     """
 
     volumes: torch.Tensor
@@ -132,9 +132,8 @@ class ObjectiveKind:
     complete : callable
         The context with what is made of the volumes of the training part.
     unlabelled : callable
-        Scans of another cohort by participant, from which is learned in place of the training part; may be empty.
-    answers : callable
-        Unlabelled volumes with the targets that the context gives them, so many scans asked at a time.
+        Scans of another cohort by participant, from which is learned, as the teacher of the context answers them, in
+        place of the training part; may be empty.
     facts : callable
         What a training depends on beyond other settings, for its key: settings, and files by name.
     require : callable
@@ -148,7 +147,6 @@ class ObjectiveKind:
     context: ContextOf = lambda *_: Context()
     complete: Callable[[Context, Config, Task, LabelledVolumes], Context] = lambda context, *_: context
     unlabelled: Callable[[Config, NetworkInput, Fold], Unlabelled] = lambda *_: {}
-    answers: Callable[[Context, LabelledVolumes, int], LabelledVolumes] = lambda _, volumes, __: volumes
     facts: Callable[[Config, Fold], tuple[object, Mapping[str, Path]]] = lambda *_: (None, {})
     require: Callable[[Config, Split], None] = lambda *_: None
     sentence: Callable[[Config], str] = lambda _: ""
@@ -159,7 +157,6 @@ TASK = ObjectiveKind(name="task")
 
 @functools.cache
 def objective_kinds() -> Mapping[str, ObjectiveKind]:
-    """All kinds by name."""
     return {kind.name: kind for kind in (TASK, *plugged_in("objectives", ObjectiveKind, [TASK.name]))}
 
 
