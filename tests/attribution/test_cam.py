@@ -378,7 +378,7 @@ NETS = {
         *(nn.Conv3d(1, 2, 3, bias=False), nn.ReLU(), nn.MaxPool3d(2)),
         *(nn.Conv3d(2, 2, 3, bias=False), nn.Dropout(), nn.Identity(), nn.MaxPool3d((2, 3, 2))),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -66,7 +66,7 @@ def test_someone_of_the_run_is_refused_under_the_names_of_sources(tmp_path) -> N
         (lambda path: image(path, values=np.full((20, 24, 22), np.nan, np.float32)), "alike or not numbers"),
         (lambda path: image(path.with_name("sub-1_space-MNI305_T1w.nii.gz")), "in another space"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_refused_with_its_reason(tmp_path, make, said) -> None:
     path = make(tmp_path / "scan.nii.gz")
     path.touch()

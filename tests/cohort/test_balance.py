@@ -23,9 +23,10 @@ def cohort(n: int = 120, seed: int = 0, **changes: object) -> ScanTable:
     for number in range(n):
         label = "AD" if number % 3 == 0 else "CN"
         facts = {
-            "age": float(rng.integers(55, 90) + 4 * (label == "AD")), "sex": str(rng.choice(["F", "M"])),
+            "age": float(rng.integers(55, 90) + 4 * (label == "AD")),
+            "sex": str(rng.choice(["F", "M"])),
             "site": str(int(rng.exponential(2)) % 8),
-        } | changes  # fmt: skip
+        } | changes
         scans += [
             Scan(f"sub-{number:03d}", f"ses-M{12 * visit:03d}", f"{number}-{visit}", "a.nii", label=label, **facts)
             for visit in range(1 + number % 2)
@@ -109,10 +110,10 @@ def test_folds_are_made_whatever_sessions_are_called(sessions: tuple[str | None,
     """In a BIDS folder some people may have sessions and others none, with ages that tie or are unknown."""
     rng = np.random.default_rng(0)
     scans = [
-        Scan(f"sub-{i:02d}", name, f"{i}-{name}", "a.nii", label="AD" if i % 2 else "CN", age=age,
-             sex="FM"[i // 2 % 2])
-        for i in range(20) for name in sessions
-    ]  # fmt: skip
+        Scan(f"sub-{i:02d}", name, f"{i}-{name}", "a.nii", label="AD" if i % 2 else "CN", age=age, sex="FM"[i // 2 % 2])
+        for i in range(20)
+        for name in sessions
+    ]
     split = make_split(ScanTable(tuple(scans)), CohortConfig(), 0)
     rng.shuffle(scans)  # type: ignore[arg-type]
     assert make_split(ScanTable(tuple(scans)), CohortConfig(), 0) == split

@@ -76,8 +76,9 @@ def test_each_part_is_counted_and_other_reasons_stand_apart() -> None:
     table = pd.DataFrame({"kept": [s.kept for s in scans], "reason": [s.reason for s in scans]})
     made = steps(table, read_rule("age >= 60 and cdr >= 0"))
     assert [(one.part, len(one.left), one.not_met, one.unknown) for one in made] == [
-        ("age >= 60", 3, 1, 1), ("cdr >= 0", 2, 0, 1),
-    ]  # fmt: skip
+        ("age >= 60", 3, 1, 1),
+        ("cdr >= 0", 2, 0, 1),
+    ]
 
 
 def test_columns_of_the_source_and_of_the_clinical_table() -> None:

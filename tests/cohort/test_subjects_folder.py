@@ -75,8 +75,9 @@ def test_brains_enter_as_brains_and_heads_as_scans(subjects) -> None:
 def test_whole_heads_on_demand(subjects) -> None:
     kept = subjects.read(start_at="scan").table.kept
     assert [(scan.image, scan.entry) for scan in kept] == [
-        ("sub-01/mri/T1.mgz", "scan"), ("sub-02/mri/orig_nu.mgz", "scan")
-    ]  # fmt: skip
+        ("sub-01/mri/T1.mgz", "scan"),
+        ("sub-02/mri/orig_nu.mgz", "scan"),
+    ]
 
 
 def test_subjects_of_any_name_with_a_table(subjects) -> None:
@@ -108,8 +109,9 @@ def test_longitudinal_results_stand_in_for_absent_visits_only(subjects) -> None:
         table.write("sub-03\t66\tAD\n")
     cohort = subjects.read()
     assert [(scan.session_id, scan.scan_id) for scan in cohort.table.kept if scan.participant_id == "sub-03"] == [
-        ("ses-M000", "sub-03_ses-M000"), ("ses-M012", "sub-03_ses-M012.long.sub-03")
-    ]  # fmt: skip
+        ("ses-M000", "sub-03_ses-M000"),
+        ("ses-M012", "sub-03_ses-M012.long.sub-03"),
+    ]
     (dropped,) = (scan for scan in cohort.table if not scan.kept)
     assert dropped.reason == "another scan of this session is preferred: sub-03_ses-M000 (cross-sectional)"
     assert "1 base template of the longitudinal stream ignored: sub-03" in cohort.notes
@@ -174,5 +176,6 @@ def test_a_table_of_images_is_one_of_images_beside_a_subject_too(subjects) -> No
     cohort = subjects.read(table="paths.csv")
     assert cohort.layout == "table"
     assert [(scan.participant_id, scan.image) for scan in cohort.table.kept] == [
-        ("sub-7", "sub-01/mri/T1.mgz"), ("sub-8", "sub-02/mri/orig.mgz")
-    ]  # fmt: skip
+        ("sub-7", "sub-01/mri/T1.mgz"),
+        ("sub-8", "sub-02/mri/orig.mgz"),
+    ]

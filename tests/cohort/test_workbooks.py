@@ -86,9 +86,10 @@ def test_sheets_of_all_formats_are_read_alike(tmp_path: Path) -> None:
         write_xls(tmp_path / "a.xls", ["id", "age", "day", "left"], ["01", (71, 0), (40606, 1), True]),
         write_ods(
             tmp_path / "a.ods",
-            ["id", "age", "day", "left"], ["01", ("float", "value", "71"), day, ("boolean", "boolean-value", "true")],
+            ["id", "age", "day", "left"],
+            ["01", ("float", "value", "71"), day, ("boolean", "boolean-value", "true")],
         ),
-    ]  # fmt: skip
+    ]
     for file in files:
         frame, notes = read_sheet(file)
         assert frame.to_dict("records") == [{"id": "01", "age": "71", "day": "2011-03-04", "left": "TRUE"}]

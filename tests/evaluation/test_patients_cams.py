@@ -115,8 +115,9 @@ def test_likeness_of_a_stream_is_less_that_of_a_second_head_of_average_pooling(t
     likeness = {"CA-Stream": 0.4, patients_stream.AGAIN: 0.9}
     rows = [
         {"participant_id": f"p{person}", "method": f"grad-cam, {head}", "likeness": value - person * (value > 0.5) / 10}
-        for head, value in likeness.items() for person in range(5)
-    ]  # fmt: skip
+        for head, value in likeness.items()
+        for person in range(5)
+    ]
     for name in ("seed-1", "seed-2"):
         (tmp_path / name).mkdir()
         pd.DataFrame(rows).to_csv(tmp_path / name / "cams.tsv", sep="\t", index=False)

@@ -98,9 +98,10 @@ def test_of_several_groups_the_family_wise_p_in_the_planted_direction_counts(lay
     rows = [comparison("Hippocampus", 2, 0.03), comparison("Amygdala", 3, 0.2), comparison("Entorhinal area", -1, 0.01)]
     # Another region, another map and another metric are not asked.
     others = [
-        comparison("Cuneus", 9, 0.001), comparison("Hippocampus", 9, 0.001, map="gb"),
+        comparison("Cuneus", 9, 0.001),
+        comparison("Hippocampus", 9, 0.001, map="gb"),
         comparison("Hippocampus", 9, 0.001, metric="share"),
-    ]  # fmt: skip
+    ]
     write(layout, "group_comparisons", *rows, *others)
     row = answers(layout, truth).loc["disease"]
     assert (row["where"], row["p"], row["p_is"], row["n_tests"]) == ("Hippocampus", 0.03, "p_fwe", 3)
@@ -116,14 +117,15 @@ def test_of_several_groups_the_family_wise_p_in_the_planted_direction_counts(lay
 
 def test_one_named_group_is_one_question(layout: RunLayout, truth: Path) -> None:
     write(
-        layout, "main_effects",
+        layout,
+        "main_effects",
         main_effect("volume", "sex", "Putamen", 0.11, 0.004, 0.2),
         main_effect("volume", "sex", "Cuneus", 0.1, 0.03, 0.9),
         main_effect("volume", "sex", "Thalamus", 0.3, 0.001, 0.001),
         main_effect("lrpB000", "education", "Cuneus", 0.2, 0.01, 0.4),
         main_effect("lrpB000", "field_strength", "Cuneus", -0.6, 0.0001, 0.002),
         main_effect("gb", "education", "Cuneus", 0.9, 0.0001, 0.0001),
-    )  # fmt: skip
+    )
     table = answers(layout, truth)
     sex = table.loc["sex_difference"]
     assert (sex["p"], sex["p_is"], sex["estimate"], sex["verdict"]) == (0.004, "p", 0.11, "as planted")
@@ -191,8 +193,9 @@ def test_a_row_without_a_value_gives_its_reason(layout: RunLayout, truth: Path) 
     write(layout, "associations", row)
     table = answers(layout, truth)
     assert (table.loc["severity_cdrsb", "result"], table.loc["severity_cdrsb", "note"]) == (
-        "no answer", "no scan has cdrsb",
-    )  # fmt: skip
+        "no answer",
+        "no scan has cdrsb",
+    )
     assert table.loc["severity_mmse", "note"] == "the table has no such row with a value"
 
 

@@ -66,9 +66,7 @@ def test_only_an_input_along_the_weights_reaches_the_norm(b):
     x = noise(50, 2, 3, 3, 3)
     assert bool((layer(x).flatten(1).abs() <= x.flatten(1).norm(dim=1, keepdim=True) * (1 + 1e-5)).all())
     along = 7.0 * layer.weight.detach()
-    torch.testing.assert_close(
-        torch.diagonal(layer(along).flatten(1)), along.flatten(1).norm(dim=1), rtol=1e-5, atol=0
-    )  # fmt: skip
+    torch.testing.assert_close(torch.diagonal(layer(along).flatten(1)), along.flatten(1).norm(dim=1), rtol=1e-5, atol=0)
 
 
 def test_a_larger_exponent_answers_less():

@@ -33,13 +33,14 @@ def test_device_is_the_one_asked_for_and_auto_takes_a_gpu(monkeypatch, setting, 
     [
         (None, "", r"this PyTorch was built without CUDA\. Install requirements-cuda\.lock"),
         (
-            "13.0", OLD_DRIVER,
+            "13.0",
+            OLD_DRIVER,
             r"The NVIDIA driver on your system is too old \(found version 11040\)\. Update the NVIDIA driver to one "
             r"for CUDA 13\.0",
         ),
         ("13.0", "", r"no usable GPU on this machine\. Set"),
     ],
-)  # fmt: skip
+)
 def test_a_gpu_that_cannot_be_used_is_refused_with_the_reason(monkeypatch, built, warning, said):
     def is_available() -> bool:
         if warning:

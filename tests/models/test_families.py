@@ -39,7 +39,7 @@ MONAI = {
     "densenet121": lambda: nets.DenseNet121(**THREE_D, out_channels=3),
     "seresnet50": lambda: nets.SEResNet50(**THREE_D, num_classes=3),
     "efficientnet-b0": lambda: nets.EfficientNetBN("efficientnet-b0", pretrained=False, **THREE_D, num_classes=3),
-}  # fmt: skip
+}
 
 ONE_GRID = ("founding", "conv5-fc3")
 """Families whose linear layers have a weight for each place."""

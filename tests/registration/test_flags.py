@@ -29,8 +29,9 @@ def cohort(n: int, **changed: float) -> pd.DataFrame:
     """`n` ordinary scans; the first has other numbers."""
     rng = np.random.default_rng(2)
     spread = {"correlation": 0.015, "dice": 0.004, "brain_mm3": 1e5, "scale": 0.03, "affine_residual_mm": 0.25}
-    rows = [{name: value + spread.get(name, 0) * rng.uniform(-1.5, 1.5) for name, value in GOOD.items()}
-            for _ in range(n)]  # fmt: skip
+    rows = [
+        {name: value + spread.get(name, 0) * rng.uniform(-1.5, 1.5) for name, value in GOOD.items()} for _ in range(n)
+    ]
     rows[0].update(changed)
     return pd.DataFrame(rows)
 

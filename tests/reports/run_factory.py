@@ -316,8 +316,9 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
                 planted = group in PLANTED
                 if name == EVIDENCE:  # differs between the classes in planted regions alone
                     total = 0.05 * rng.normal() + 0.5 * (planted and scan.label == plan.contrast[0])
-                    rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, group, 100, total,
-                                 total / 100])  # fmt: skip
+                    rows.append(
+                        [scan.participant_id, scan.session_id, scan.scan_id, name, group, 100, total, total / 100]
+                    )
                     continue
                 mean = (3.0 if planted else 1.0) * (2.0 if scan.label == plan.contrast[0] else 1.0)
                 total = mean * rng.lognormal(0, 0.3)

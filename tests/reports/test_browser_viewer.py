@@ -316,9 +316,10 @@ def test_two_fingers_zoom(page):
 
 def beside(page, method):
     place = page.eval_on_selector(
-        ".viewer script", "(one, m) => JSON.parse(one.textContent).maps.findIndex("
-        "(map) => map.group !== 'AD' && map.method === m)", method,
-    )  # fmt: skip
+        ".viewer script",
+        "(one, m) => JSON.parse(one.textContent).maps.findIndex((map) => map.group !== 'AD' && map.method === m)",
+        method,
+    )
     page.select_option(".viewer [name=second]", str(place))
     page.wait_for_function("(at) => document.querySelector('.viewer').dataset.beside === at", arg=str(place))
 

@@ -122,8 +122,7 @@ def test_a_run_with_evidence_leads_with_it_and_keeps_the_maps_of_the_founding_st
     assert record.evidence_maps == (EVIDENCE,)
     assert record.main_maps == (EVIDENCE, "lrpB000", "gb")
     assert record.ordered_maps == (EVIDENCE, "lrpB000", "gb")
-    assert [record.map_unit(name) for name in record.main_maps] == [
-        "evidence (logits)", "relevance", "susceptibility"]  # fmt: skip
+    assert [record.map_unit(name) for name in record.main_maps] == ["evidence (logits)", "relevance", "susceptibility"]
 
 
 def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(run, record):
@@ -252,8 +251,7 @@ def test_a_run_of_an_earlier_version_has_no_sampling_error(record):
 def test_the_comparison_of_the_classes_is_one_of_evidence(run, record):
     found, rows = COMPARISONS.answered(record), by_hand(run)
     first = rows[rows["p_fwe"] < 0.05].sort_values(["p_fwe", "hedges_g"], ascending=[True, False]).iloc[0]
-    assert found.answer.startswith(
-        f"Scans of AD have more evidence in {first.name.lower()} (g {g_of(first)})")  # fmt: skip
+    assert found.answer.startswith(f"Scans of AD have more evidence in {first.name.lower()} (g {g_of(first)})")
     assert "Regions add up to the difference in logits" in found.grounds
 
 
@@ -309,8 +307,9 @@ def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run
     table = content["evidence"]["table"]
     keys = [column.key for column in table.columns]
     assert [row[0].text for row in table.rows] == list(rows.index)
-    shown = np.array([[float(row[keys.index(key)].order) for key in ("difference", "ci_low", "ci_high")]
-                      for row in table.rows])  # fmt: skip
+    shown = np.array(
+        [[float(row[keys.index(key)].order) for key in ("difference", "ci_low", "ci_high")] for row in table.rows]
+    )
     np.testing.assert_allclose(shown, VOXELS * rows[["difference", "ci_low", "ci_high"]].to_numpy(), rtol=SHOWN)
     assert content["maps"] == "LRP β=0 and Guided backpropagation"
     assert content["bench"] == NOT_EVALUATED
@@ -335,8 +334,9 @@ def scores(finds: str = EVIDENCE) -> pd.DataFrame:
             rows.append({**base, "network": "real", "auroc_difference": area, "hits_difference": hits,
                          "dose_response": 0.7 if cohort == "planted" else np.nan})  # fmt: skip
             for null in ("shuffled-1", "untrained"):
-                rows.append({**base, "network": null, "auroc_difference": 0.41, "hits_difference": 0.0,
-                             "spearman_real": 0.1})  # fmt: skip
+                rows.append(
+                    {**base, "network": null, "auroc_difference": 0.41, "hits_difference": 0.0, "spearman_real": 0.1}
+                )
         for severity, value in (("0.5", 0.7), ("2", 0.97)):
             rows.append({**rows[-3], "cohort": "planted", "network": "real", "severity": severity,
                          "auroc_difference": value, "dose_response": np.nan})  # fmt: skip
@@ -397,7 +397,8 @@ def test_two_sentences_say_what_the_bench_found_about_lrp(run, record, unrendere
     assert second.startswith("Scans of the run: does not find planted disease; tells real from shuffled labels;")
     answer = next(one for one in summarise(evaluated).answers if one.question == "Where does it look?")
     assert "In the evaluation of this run, this map passed: scans of the run: finds planted disease; tells real" in (
-        answer.text)  # fmt: skip
+        answer.text
+    )
     assert regions.build(Material.of(run))["bench"].startswith(first)
 
 

@@ -75,8 +75,9 @@ def test_a_row_of_a_portrait_says_what_its_colours_mean(signed):
     line = pixels[2 + 3 + BAR_HEIGHT // 2]
     expected = (255 * coloured(scale.ramp(BAR // 2), scale)[:, :3]).astype(int)
     found = [
-        start for start in range(len(line) - len(expected))
+        start
+        for start in range(len(line) - len(expected))
         if np.abs(line[start : start + len(expected)] - expected).max() <= 12
-    ]  # fmt: skip
+    ]
     assert len(found) == 1
     assert scale.ramp(3).tolist() == pytest.approx([-0.8, -0.5, -0.2] * signed + [0.2, 0.5, 0.8])

@@ -171,8 +171,9 @@ def test_both_maps_are_named_where_both_intervals_seem_to_contradict_their_p():
 
 
 def test_overlap_between_values_of_beta_has_its_yardstick_from_the_table():
-    rows = pd.DataFrame({"between": ["betas", "folds"], "metric": "density", "scans": "all",
-                         "overlap_chance": [0.149, 0.5]})  # fmt: skip
+    rows = pd.DataFrame(
+        {"between": ["betas", "folds"], "metric": "density", "scans": "all", "overlap_chance": [0.149, 0.5]}
+    )
     assert _by_chance(record({"ranking_agreement": rows})) == ", 15 % is what random rankings share"
     assert _by_chance(record({})) == ""
 

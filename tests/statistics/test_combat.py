@@ -193,9 +193,7 @@ def test_a_constant_feature_and_one_without_spread_at_a_site_are_named_and_stay(
     values[:, 3] = 7.0
     values[cohort["number"] == 1, 5] = 2.0
     model = fit(values, cohort["site"])
-    assert model.unadjusted == {
-        3: "constant at site s0", 5: "constant at site s1"
-    }  # fmt: skip
+    assert model.unadjusted == {3: "constant at site s0", 5: "constant at site s1"}
     after = model.transform(values, cohort["site"])
     assert np.array_equal(after[:, [3, 5]], values[:, [3, 5]])
     others = [i for i in range(values.shape[1]) if i not in (3, 5)]

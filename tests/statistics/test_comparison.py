@@ -553,6 +553,7 @@ def test_an_exported_norm_gives_the_scores_of_its_controls_without_covariates() 
     shared = SharedNorms("gb", ("Amygdala",), made)
     facts = pd.DataFrame({"age": [np.nan], "sex": [None], "field_strength": [np.nan]})
     wanted, found = (one.for_scan(facts) for one in (norms(values), shared))
-    for ours, theirs in zip(wanted[0].scores(np.array([[9.0]]), wanted[1]),
-                            found[0].scores(np.array([[9.0]]), found[1]), strict=True):  # fmt: skip
+    for ours, theirs in zip(
+        wanted[0].scores(np.array([[9.0]]), wanted[1]), found[0].scores(np.array([[9.0]]), found[1]), strict=True
+    ):
         np.testing.assert_allclose(theirs, ours)

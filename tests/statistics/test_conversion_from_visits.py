@@ -125,8 +125,9 @@ def _run(
         stage.analyse(layout, labelled, predictions_of(labelled), config)
     return {
         name: read_table(layout.statistics(name))
-        for one in of_progression for name in (*(table.name for table in one.tables), "notes")
-    }  # fmt: skip
+        for one in of_progression
+        for name in (*(table.name for table in one.tables), "notes")
+    }
 
 
 def _rows(scans: list[Scan], values: np.ndarray) -> pd.DataFrame:
@@ -164,8 +165,9 @@ def test_ratios_and_intervals_are_those_of_statsmodels(cohort: Cohort, model: st
             row = table.loc[(name, group)]
             np.testing.assert_allclose(
                 np.log(row[["hazard_ratio", "ci_low", "ci_high"]].to_numpy(float)),
-                fit.params[0] + np.array([0, -reach, reach]), atol=1e-6,
-            )  # fmt: skip
+                fit.params[0] + np.array([0, -reach, reach]),
+                atol=1e-6,
+            )
     planted = table.loc[(MAPS[0], PLANTED)]
     assert planted["ci_low"] > 1
     assert planted["ci_low"] < np.exp(LOG_HAZARD) < planted["ci_high"]

@@ -220,9 +220,10 @@ def test_what_carries_nothing_is_left_out_and_named():
     covariates = CovariateColumns.of("age + field_strength + years + mmse", TRAINING)
     assert covariates.names == ("age",)
     assert covariates.dropped == {
-        "mmse": "unknown for all participants", "field_strength": "constant",
+        "mmse": "unknown for all participants",
+        "field_strength": "constant",
         "years": "collinear with the other covariates",
-    }  # fmt: skip
+    }
     columns, _ = covariates.matrix(TRAINING)
     assert columns[:, 0].tolist() == TRAINING["age"].tolist()
 

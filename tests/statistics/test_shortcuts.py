@@ -234,9 +234,10 @@ def test_folds_do_not_depend_on_the_site() -> None:
 
 FEW = load_config(
     overrides={
-        "statistics": {"shortcuts": {"permutations": 199}, "permutations": 199, "bootstrap_samples": 100}, "seed": 3,
+        "statistics": {"shortcuts": {"permutations": 199}, "permutations": 199, "bootstrap_samples": 100},
+        "seed": 3,
     }
-)  # fmt: skip
+)
 
 
 def with_site_effect(folder: Path, shift: float, seed: int = 0) -> StatisticsInputs:

@@ -71,8 +71,9 @@ def test_an_untrained_network_is_the_one_of_its_description() -> None:
         for one in weights:
             depthwise = scale > 0 and one.shape[1] == 1
             inputs = len(one) if depthwise else one.shape[1]
-            layer = nn.Conv3d(inputs, len(one), one.shape[2], padding="same", groups=len(one) if depthwise else 1,
-                              bias=False)  # fmt: skip
+            layer = nn.Conv3d(
+                inputs, len(one), one.shape[2], padding="same", groups=len(one) if depthwise else 1, bias=False
+            )
             layer.weight.data = one.clone()
             layers += [layer] if depthwise else [layer, nn.GroupNorm(8, width), nn.ReLU()]
         values = nn.Sequential(*layers, nn.AvgPool3d(2, ceil_mode=True))(values)

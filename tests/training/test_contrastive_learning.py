@@ -246,7 +246,7 @@ def test_patterns_are_told_apart_after_some_steps(method):
 def with_two_temperatures(method: str, highest: float = 1.0) -> PretrainingConfig:
     return PretrainingConfig(
         method=method, dimensions=6, schedule="by-class", tail_classes=("AD",), highest_temperature=highest
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("method", ["simclr", "moco"])

@@ -88,10 +88,11 @@ def test_classes_are_weighted_and_tables_hold_the_plain_loss():
 def test_the_architecture_says_which_loss_is_usual():
     task, targets = task_of(CohortConfig()), torch.tensor([0, 1])
     for asked, usual, name in (
-        ("usual", "off-target", "off-target"), ("usual", "cross-entropy", "cross-entropy"),
+        ("usual", "off-target", "off-target"),
+        ("usual", "cross-entropy", "cross-entropy"),
         ("cross-entropy", "off-target", "cross-entropy"),
         ("binary-cross-entropy", "cross-entropy", "binary-cross-entropy"),
-    ):  # fmt: skip
+    ):
         assert objective_of(task, TrainingConfig(loss=asked), targets, usual).name == name
 
 

@@ -236,10 +236,11 @@ def test_every_epoch_of_every_fold_is_written_as_in_its_history(written, tmp_pat
         folder = layout.fold(fold).folder / "events" / "network-1"
         history = read_table(layout.fold(fold).history)
         for name, column in (
-            ("loss/training", "train_loss"), ("loss/validation", "validation_loss"),
+            ("loss/training", "train_loss"),
+            ("loss/validation", "validation_loss"),
             ("score/training", next(one for one in history if one.startswith("train_") and one != "train_loss")),
             ("score/validation", next(one for one in history if one.startswith("validation_") and "loss" not in one)),
-        ):  # fmt: skip
+        ):
             own = {call[3]: call[2] for call in written if call[:2] == (folder, name)}
             assert list(own) == history["epoch"].tolist()
             assert list(own.values()) == pytest.approx(history[column].tolist(), abs=1e-6)

@@ -36,8 +36,9 @@ WIDTH = 1 / 64
 def config(architecture="bcos-resnet18", folder="", width=WIDTH, **sections):
     model = {"architecture": architecture} | ({"width": width} if "resnet" in architecture else {})
     training = {"from_run": str(folder)} if folder else {}
-    return load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": model, "training": training,
-                                  **sections})  # fmt: skip
+    return load_config(
+        overrides={"registration": {"resolution_mm": 4.0}, "model": model, "training": training, **sections}
+    )
 
 
 @pytest.fixture

@@ -59,8 +59,9 @@ def registered(outputs: dict[str, Path], images: Sequence[SessionImage], *rest: 
     for name in ("warp", "inverse_warp"):
         nib.Nifti1Image(np.zeros((*BOX.shape, 1, 3), np.float32), BOX.affine).to_filename(outputs[name])
     identity = np.concatenate([np.eye(3).ravel(), np.zeros(3)])[:, None]
-    scipy.io.savemat(outputs["affine_transform"], {"AffineTransform_double_3_3": identity, "fixed": np.zeros((3, 1))},
-                     format="4")  # fmt: skip
+    scipy.io.savemat(
+        outputs["affine_transform"], {"AffineTransform_double_3_3": identity, "fixed": np.zeros((3, 1))}, format="4"
+    )
     for name in ("T1w_sidecar", "log_jacobian_sidecar", "quality"):
         write_json(outputs[name], {})
     return QUALITY
