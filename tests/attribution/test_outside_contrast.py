@@ -272,10 +272,9 @@ def test_a_person_who_rolled_over_is_known_under_both_names() -> None:
 
 
 def test_a_tie_is_the_negative_class() -> None:
-    answers = pd.DataFrame(
-        {"participant_id": "sub-1", "session_id": None, "scan_id": "I1", "fold": [1, 0], "logit_negative": [0.0, 1.0],
-         "logit_positive": [1.0, 0.0], "probability": [0.75, 0.25], "control": "none"}
-    )  # fmt: skip
+    answers = pd.DataFrame({"participant_id": "sub-1", "session_id": None, "scan_id": "I1", "fold": [1, 0]}).assign(
+        logit_negative=[0.0, 1.0], logit_positive=[1.0, 0.0], probability=[0.75, 0.25], control="none"
+    )
     row = mean_over_networks(answers, ("CN", "AD")).iloc[0]
     assert (row["networks"], row["probability"], row["predicted"]) == ("0;1", 0.5, "CN")
 

@@ -17,11 +17,9 @@ from heatlas.pipeline.cohort.people.inclusion import MEASURES
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan
 
-OF_ADNIMERGE = {
-    "age": "AGE", "field_strength": "FLDSTRENG", "apoe4": "APOE4", "mmse": "MMSE", "cdr": "CDGLOBAL", "tiv_mm3": "ICV",
-    "hippocampus_mm3": "Hippocampus", "amyloid_pet": "AV45", "fdg_pet": "FDG", "education": "PTEDUCAT",
-    "logical_memory_delayed": "LDELTOTAL",
-}  # fmt: skip
+OF_ADNIMERGE = dict(age="AGE", field_strength="FLDSTRENG", apoe4="APOE4", mmse="MMSE", cdr="CDGLOBAL", tiv_mm3="ICV")
+OF_ADNIMERGE |= dict(hippocampus_mm3="Hippocampus", amyloid_pet="AV45", fdg_pet="FDG", education="PTEDUCAT")
+OF_ADNIMERGE |= dict(logical_memory_delayed="LDELTOTAL")
 SHOWN = [name for name in RANGES if name not in ("brain_volume_mm3", "apoe_allele", "years_bl")]
 """Columns of ``scans.tsv`` and ``clinical.tsv``."""
 BAD = ["1e9", "99999999", "-70", "inf", "-inf", "1e999", "#REF!", "seventy", "7O", "7_0", "٧٠"]

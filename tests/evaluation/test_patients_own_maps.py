@@ -76,10 +76,9 @@ def test_air_contributes_where_it_is_seen():
 
 
 def test_a_difference_from_a_number_is_of_those_who_have_it():
-    frame = pd.DataFrame({
-        "recipe": "a", "seed": [1] * 5 + [2] * 5, "person": list("vwxyz") * 2, "measure": "m",
-        "value": [60.0, 70, 80, 90, 100, 60, 60, 60, 60, 60],
-    })  # fmt: skip
+    frame = pd.DataFrame({"recipe": "a", "seed": [1] * 5 + [2] * 5, "person": list("vwxyz") * 2}).assign(
+        measure="m", value=[60.0, 70, 80, 90, 100, 60, 60, 60, 60, 60]
+    )
     line = patients_networks.difference(frame, ("B17", "a", "m", "", "50"))
     assert line is not None
     assert line.startswith("| B17 | a, m less 50 | 5 | +30.00, +10.00 | +20.00 (")

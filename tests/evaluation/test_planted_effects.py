@@ -39,10 +39,8 @@ def write(layout: RunLayout, name: str, *rows: dict[str, Any]) -> None:
 
 
 def comparison(group: str, difference: float, p_fwe: float, **other: Any) -> dict[str, Any]:
-    row = {
-        "comparison": "AD/CN", "map": "lrpB000", "metric": "density", "group": group, "difference": difference,
-        "ci_low": difference - 1, "ci_high": difference + 1, "p": p_fwe / 2, "p_fwe": p_fwe, "note": None,
-    }  # fmt: skip
+    row = dict(comparison="AD/CN", map="lrpB000", metric="density", group=group, difference=difference)
+    row |= dict(ci_low=difference - 1, ci_high=difference + 1, p=p_fwe / 2, p_fwe=p_fwe, note=None)
     return row | other
 
 
@@ -75,10 +73,8 @@ def test_questions_name_columns_that_the_tables_have() -> None:
     from heatlas.pipeline.statistics.harmonisation.tables import EFFECT_COLUMNS
     from heatlas.pipeline.statistics.progression.prediction import PROGRESSION_COLUMNS
 
-    columns = {
-        "associations": ASSOCIATIONS_COLUMNS, "group_comparisons": COMPARISONS_COLUMNS, "site_effects": EFFECT_COLUMNS,
-        "main_effects": MAIN_EFFECTS_COLUMNS, "progression": PROGRESSION_COLUMNS,
-    }  # fmt: skip
+    columns = dict(associations=ASSOCIATIONS_COLUMNS, group_comparisons=COMPARISONS_COLUMNS)
+    columns |= dict(site_effects=EFFECT_COLUMNS, main_effects=MAIN_EFFECTS_COLUMNS, progression=PROGRESSION_COLUMNS)
     for asked in QUESTIONS.values():
         for question in asked.values():
             used = {*question.rows, question.p, question.estimate, *question.interval}
@@ -171,25 +167,24 @@ def test_the_site_effect_is_there_before_combat_and_gone_after(
 def test_conversion_of_enough_people_is_judged_by_its_p_in_the_planted_direction(
     layout: RunLayout, truth: Path, concordance: float, p: float, verdict: str
 ) -> None:
-    row = {"predictor": "model", "measure": "concordance", "estimate": concordance, "ci_low": 0.1, "ci_high": 1.0,
-           "p": p, "n_events": 10, "note": None}  # fmt: skip
+    row = dict(predictor="model", measure="concordance", estimate=concordance, ci_low=0.1, ci_high=1.0, p=p)
+    row |= dict(n_events=10, note=None)
     write(layout, "progression", row, row | {"predictor": "age", "estimate": 1.0}, row | {"measure": "auc"})
     assert answers(layout, truth).loc["conversion", "verdict"] == verdict
 
 
 @pytest.mark.parametrize("concordance", [0.9, 0.2])
 def test_conversion_of_a_few_is_not_tested_and_no_miss(layout: RunLayout, truth: Path, concordance: float) -> None:
-    row = {"predictor": "model", "measure": "concordance", "estimate": concordance, "ci_low": 0.1, "ci_high": 1.0,
-           "p": 0.01, "n_events": 9, "note": None}  # fmt: skip
+    row = dict(predictor="model", measure="concordance", estimate=concordance, ci_low=0.1, ci_high=1.0, p=0.01)
+    row |= dict(n_events=9, note=None)
     write(layout, "progression", row)
     answer = answers(layout, truth).loc["conversion", ["expected", "result", "verdict", "note"]]
     assert answer.tolist() == ["open", "not tested", "not tested: too few", "9 events; 10 are needed"]
 
 
 def test_a_row_without_a_value_gives_its_reason(layout: RunLayout, truth: Path) -> None:
-    row = {"biomarker": "cdrsb", "scan_group": "all", "estimator": "pearson", "metric": "density", "map": "lrpB000",
-           "group": "Hippocampus", "r": None, "ci_low": None, "ci_high": None, "p": None, "p_fwe": None,
-           "note": "no scan has cdrsb"}  # fmt: skip
+    row = dict(biomarker="cdrsb", scan_group="all", estimator="pearson", metric="density", map="lrpB000")
+    row |= dict(group="Hippocampus", r=None, ci_low=None, ci_high=None, p=None, p_fwe=None, note="no scan has cdrsb")
     write(layout, "associations", row)
     table = answers(layout, truth)
     assert (table.loc["severity_cdrsb", "result"], table.loc["severity_cdrsb", "note"]) == (

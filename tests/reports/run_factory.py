@@ -227,11 +227,9 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
     for fold in range(plan.folds):
         files = run.fold(fold)
         epochs = np.arange(1, 21)
-        history = pd.DataFrame({
-            "epoch": epochs, "train_loss": 0.7 * 0.9**epochs, "train_balanced_accuracy": 1 - 0.5 * 0.8**epochs,
-            "validation_loss": 0.7 * 0.93**epochs, "validation_balanced_accuracy": 1 - 0.5 * 0.85**epochs,
-            "best": epochs == 17,
-        })  # fmt: skip
+        history = dict(epoch=epochs, train_loss=0.7 * 0.9**epochs, train_balanced_accuracy=1 - 0.5 * 0.8**epochs)
+        history |= dict(validation_loss=0.7 * 0.93**epochs, validation_balanced_accuracy=1 - 0.5 * 0.85**epochs)
+        history = pd.DataFrame(history | dict(best=epochs == 17))
         HISTORIES_TABLE.write(files.history, history)
         parts = {"train": ["a", "b"], "validation": ["c"], "test": ["d"]}
         write_json(files.description, {

@@ -329,8 +329,8 @@ def scores(finds: str = EVIDENCE) -> pd.DataFrame:
     for name in (EVIDENCE, "lrpB000"):
         area, hits = (0.98, 5.0) if name == finds else (0.5, 1.0)
         for cohort in ("run", "planted"):
-            base = {"cohort": cohort, "map": name, "method": name, "severity": "all", "n_planted": 5, "n_scans": 14,
-                    "n_participants": 14, "n_undefined": 0, "n_groups": 68, "rim": 0.5}  # fmt: skip
+            base = dict(cohort=cohort, map=name, method=name, severity="all", n_planted=5, n_scans=14)
+            base |= dict(n_participants=14, n_undefined=0, n_groups=68, rim=0.5)
             rows.append({**base, "network": "real", "auroc_difference": area, "hits_difference": hits,
                          "dose_response": 0.7 if cohort == "planted" else np.nan})  # fmt: skip
             for null in ("shuffled-1", "untrained"):

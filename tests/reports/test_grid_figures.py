@@ -38,8 +38,8 @@ def shares() -> pd.DataFrame:
         for setting, kind in (("GridPG", "needle"), ("DiFull", "corner"), ("GridPG", "pair")):
             for stage in (4, 0, 2):
                 share = 0.3 + 0.05 * place + 0.1 * stage - (0.2 if setting == "DiFull" else 0)
-                row = {"setting": setting, "kind": kind, "method": method, "stage": stage, "depth": stage / 4,
-                       "share": share, "ci_low": share - 0.1, "ci_high": share + 0.2, "chance": 0.25}  # fmt: skip
+                row = dict(setting=setting, kind=kind, method=method, stage=stage, depth=stage / 4, share=share)
+                row |= dict(ci_low=share - 0.1, ci_high=share + 0.2, chance=0.25)
                 if method == "grad-cam" and stage == 0:
                     row |= dict.fromkeys(("share", "ci_low", "ci_high", "chance"), np.nan)
                 if method == "deeplift" and stage == 0:

@@ -18,16 +18,12 @@ def layout(tmp_path_factory):
     """AD is darker in the hippocampus and the putamen; evidence differs in the planted regions."""
     plan = RunPlan(people=12, betas=(0.0,), guided=False, evidence=True)
     layout = make_run(tmp_path_factory.mktemp("run") / "run", plan)
-    test = {
-        "source": "expectedGradients", "n_voxels": 900, "voxel_mm": 4.0, "fwhm_mm": 8.0, "t": -5.5, "critical_t": 4.4,
-        "p_fwe": 0.01, "p_fwe_tfce": 0.01, "n_higher": 0, "n_lower": 27, "covariates": "fold, age", "n_positive": 12,
-        "n_negative": 12, "n_permutations": 99, "note": None,
-    }  # fmt: skip
+    test = dict(source="expectedGradients", n_voxels=900, voxel_mm=4.0, fwhm_mm=8.0, t=-5.5, critical_t=4.4, p_fwe=0.01)
+    test |= dict(p_fwe_tfce=0.01, n_higher=0, n_lower=27, covariates="fold, age", n_positive=12, n_negative=12)
+    test |= dict(n_permutations=99, note=None)
     nothing = {"source": "intensity", "p_fwe_tfce": 0.4, "n_lower": 0, "t": 2.0}
-    cluster = {
-        "source": "expectedGradients", "cluster": "1", "x_mm": -26.0, "y_mm": -20.0, "z_mm": -16.0, "t": -5.5,
-        "p_fwe": 0.01, "p_fwe_tfce": 0.01, "volume_mm3": 1728.0, "group": "Hippocampus", "regions": "Hippocampus 60 %",
-    }  # fmt: skip
+    cluster = dict(source="expectedGradients", cluster="1", x_mm=-26.0, y_mm=-20.0, z_mm=-16.0, t=-5.5, p_fwe=0.01)
+    cluster |= dict(p_fwe_tfce=0.01, volume_mm3=1728.0, group="Hippocampus", regions="Hippocampus 60 %")
     for table, rows in zip(VOXELWISE_TABLES, ([test | nothing, test], [cluster]), strict=True):
         table.write(layout, rows)
     grid = template_grid(4.0)

@@ -11,10 +11,8 @@ from heatlas.reports.questions.views import IntervalChart, chart_of
 from heatlas.reports.vector.charts import BAND, IntervalRow, draw_intervals
 
 SPEC = IntervalChart(("group", "scan_group", "map"), "r", "low", "high", "correlation")
-ROWS = pd.DataFrame({
-    "group": ["Hippocampus", "Amygdala"], "scan_group": "AD", "map": ["LRP β=0", "Guided backpropagation"],
-    "r": [0.5, -0.0224], "low": [0.25, -0.0551], "high": [0.75, 0.0103], "n_participants": [15, 14],
-})  # fmt: skip
+ROWS = dict(group=["Hippocampus", "Amygdala"], scan_group="AD", map=["LRP β=0", "Guided backpropagation"])
+ROWS = pd.DataFrame(ROWS | dict(r=[0.5, -0.0224], low=[0.25, -0.0551], high=[0.75, 0.0103], n_participants=[15, 14]))
 
 
 def test_what_all_rows_share_stands_in_the_caption_only():

@@ -23,8 +23,8 @@ def test_found_nearly_everywhere_is_no_evidence_of_place(passing, said):
                                                                   "main_effects.tsv"]})  # fmt: skip
     p = [0.001] * passing + [0.5] * (10 - passing)
     between = pd.DataFrame({"map": "lrpB000", "metric": "density", "comparison": "AD/CN", "p_fwe": p})
-    scores = pd.DataFrame({"map": "lrpB000", "metric": "density", "biomarker": "mmse", "estimator": "pearson",
-                           "scan_group": ["all"] * 3 + ["AD"] * 2, "p_fwe": [0.01, 0.5, 0.5, 0.2, 0.3]})  # fmt: skip
+    scores = dict(map="lrpB000", metric="density", biomarker="mmse", estimator="pearson")
+    scores = pd.DataFrame(scores | dict(scan_group=["all"] * 3 + ["AD"] * 2, p_fwe=[0.01, 0.5, 0.5, 0.2, 0.3]))
     tables = {"planted_effects": answers, "group_comparisons": between, "associations": scores}
     config = load_config(overrides={})
     run = RunRecord(RunLayout(FOLDER), config, RunInput(FOLDER, "default"), tables, {}, {}, {}, {})

@@ -177,13 +177,9 @@ def test_no_complete_row_names_the_columns():
         design_of("age", "age", frame.iloc[:0])
 
 
-TRAINING = pd.DataFrame(
-    {
-        "age": [60.0, 70.0, 80.0, 75.0, 66.0], "sex": ["F", "M", "F", "F", "M"], "field_strength": [1.5] * 5,
-        "hippocampus_mm3": [5.0, 6.0, 7.0, 8.0, 9.0], "tiv_mm3": [10.0, 11.0, 12.0, 13.0, 9.0], "mmse": [np.nan] * 5,
-        "years": [6.0, 7.0, 8.0, 7.5, 6.6], "site": [941, 941, 2, 2, 2],
-    }
-)  # fmt: skip
+TRAINING = dict(age=[60.0, 70.0, 80.0, 75.0, 66.0], sex=["F", "M", "F", "F", "M"], field_strength=[1.5] * 5)
+TRAINING |= dict(hippocampus_mm3=[5.0, 6.0, 7.0, 8.0, 9.0], tiv_mm3=[10.0, 11.0, 12.0, 13.0, 9.0], mmse=[np.nan] * 5)
+TRAINING = pd.DataFrame(TRAINING | dict(years=[6.0, 7.0, 8.0, 7.5, 6.6], site=[941, 941, 2, 2, 2]))
 
 
 def test_columns_of_others_are_coded_as_in_training():

@@ -48,8 +48,7 @@ def test_the_primary_row_is_the_row_of_associations_that_asks_the_same(asked, co
     """Including its p: both draw the same permutations."""
     row = primary_of(inputs_of(people(10), settings(primary=asked, covariates=covariates)))
     keys = {"map": MAPS[0], "metric": "share", "region": "Hippocampus", "biomarker": "hippocampus/tiv"} | asked
-    own = {"biomarkers": [keys["biomarker"]], "scan_groups": [asked.get("scan_group", "all")],
-           "metrics": [keys["metric"]]}  # fmt: skip
+    own = dict(biomarkers=[keys["biomarker"]], scan_groups=[asked.get("scan_group", "all")], metrics=[keys["metric"]])
     table = associations_tables(inputs_of(people(10), settings(associations=own, covariates=held)))
     table = table[(table[["estimator", "map", "group"]] == ["partial", keys["map"], keys["region"]]).all(axis=1)]
     (same,) = table.to_dict("records")

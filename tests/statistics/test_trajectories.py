@@ -343,13 +343,9 @@ def test_maps_are_those_of_the_settings(tmp_path) -> None:
 
 
 def test_one_clock_per_person_and_the_first_visit_by_it() -> None:
-    frame = pd.DataFrame(
-        {
-            "participant_id": ["a", "a", "b", "b", "c"], "session_id": ["ses-2", "ses-1", "ses-1", "ses-2", None],
-            "scan_id": list("vwxyz"), "age": [70.0, 71.5, 80.0, 83.0, np.nan],
-            "years_since_first_scan": [0.0, 1.4, 0.0, np.nan, np.nan],
-        }
-    )  # fmt: skip
+    frame = dict(participant_id=["a", "a", "b", "b", "c"], session_id=["ses-2", "ses-1", "ses-1", "ses-2", None])
+    frame |= dict(scan_id=list("vwxyz"), age=[70.0, 71.5, 80.0, 83.0, np.nan])
+    frame = pd.DataFrame(frame | dict(years_since_first_scan=[0.0, 1.4, 0.0, np.nan, np.nan]))
     np.testing.assert_allclose(years_since_first(frame), [0, 1.4, 0, 3, np.nan])
     assert list(first_visits(frame)["scan_id"]) == ["v", "x", "z"]
     assert list(first_visits(frame.assign(age=np.nan, years_since_first_scan=np.nan))["scan_id"]) == ["w", "x", "z"]

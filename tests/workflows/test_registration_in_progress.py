@@ -32,12 +32,10 @@ from heatlas.workflows.registration import register_and_finish
 
 TEMPLATE = load_template(4.0)
 BOX = brain_box(TEMPLATE).grid(TEMPLATE.grid)
-QUALITY = {
-    "brain_extraction": "stripped", "brain_mm3": 1.4e6, "orientation": "sform", "correlation": 0.7,
-    "normalised_mutual_information": 1.06, "dice": 0.98, "min_jacobian": 0.4, "nonpositive_jacobian_share": 0.0,
-    "affine_residual_mm": 2.0, "rotation_degrees": 3.0, "scale": 0.9, "scale_x": 0.9, "scale_y": 0.9, "scale_z": 0.9,
-    "dark_ml": 0.5,
-}  # fmt: skip
+QUALITY = dict(brain_extraction="stripped", brain_mm3=1.4e6, orientation="sform", correlation=0.7)
+QUALITY |= dict(normalised_mutual_information=1.06, dice=0.98, min_jacobian=0.4, nonpositive_jacobian_share=0.0)
+QUALITY |= dict(affine_residual_mm=2.0, rotation_degrees=3.0, scale=0.9, scale_x=0.9, scale_y=0.9, scale_z=0.9)
+QUALITY |= dict(dark_ml=0.5)
 WAITED_FOR: list[Path] = []
 """Files that the last scan waits for before it is done."""
 
