@@ -51,10 +51,10 @@ def predictions() -> pd.DataFrame:
     rows = []
     for scan in SCANS:
         person = int(scan.participant_id[4:])
-        rows.append({
-            "participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id,
-            "fold": int(person > 3), "target": person % 2, "probability": 0.6, "outcome": OUTCOMES[person],
-        })  # fmt: skip
+        rows.append(
+            dict(participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id)
+            | dict(fold=int(person > 3), target=person % 2, probability=0.6, outcome=OUTCOMES[person])
+        )
     return pd.DataFrame(rows)
 
 

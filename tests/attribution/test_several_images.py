@@ -136,9 +136,9 @@ def test_a_family_of_one_image_refuses_them_before_work() -> None:
     require_settings(config, ("training",), False)
     for name in set(FAMILIES) - set(TAKING) - {"foreign", "probe"}:
         one = load_config(
-            overrides={"model": {"architecture": name}, "cohort": {"further_suffixes": ["FLAIR"]},
-                       "registration": {"resolution_mm": 1.0}}
-        )  # fmt: skip
+            overrides=dict(model={"architecture": name}, cohort={"further_suffixes": ["FLAIR"]})
+            | dict(registration={"resolution_mm": 1.0})
+        )
         with pytest.raises(UsageError, match=f"of the family {name} see one image, not 2 as channels"):
             require_settings(one, ("training",), False)
     with pytest.raises(UsageError, match="a backbone is trained on images of one kind"):

@@ -377,9 +377,7 @@ def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_rep
     made = pd.DataFrame({"cohort": ["run"], "map": ["m"], "auroc": [0.9]})
     assert with_earlier(path, made) is made
     write_table(path, earlier)
-    assert with_earlier(path, made).to_dict("list") == {
-        "cohort": ["run", "planted"], "map": ["m", "m"], "auroc": [0.9, 0.2],
-    }  # fmt: skip
+    assert with_earlier(path, made).to_dict("list") == dict(cohort=["run", "planted"], map=["m", "m"], auroc=[0.9, 0.2])
     write_table(path, earlier.drop(columns="auroc"))
     assert with_earlier(path, made) is made
 

@@ -29,10 +29,11 @@ def table(shift: float, noise: float = 0.05, seed: int = 0) -> pd.DataFrame:
     """Method a at stages 0 and 2; the later one has larger shares by `shift`."""
     rng = np.random.default_rng(seed)
     rows = [
-        {"setting": "GridPG", "method": "a", "stage": stage, "kind": "needle", "grid": grid, "scan": grid,
-         "chance": 0.25, "share": 0.4 + shift * (stage == 2) + rng.normal(0, noise)}
-        for stage in (0, 2) for grid in range(GRIDS)
-    ]  # fmt: skip
+        dict(setting="GridPG", method="a", stage=stage, kind="needle", grid=grid, scan=grid, chance=0.25)
+        | dict(share=0.4 + shift * (stage == 2) + rng.normal(0, noise))
+        for stage in (0, 2)
+        for grid in range(GRIDS)
+    ]
     return pd.DataFrame(rows)
 
 

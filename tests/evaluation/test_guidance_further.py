@@ -94,12 +94,12 @@ def answers() -> pd.DataFrame:
         for seed in (0, 1):
             for person in range(6):
                 none = condition == "energy" and seed == 1 and person < 2
-                rows.append({
-                    "condition": condition, "seed": seed, "fold": 0, "part": "test", "person": f"p{person}",
-                    "positive": person % 2 == 1, "marked": False, "correct": int(person < right[seed]),
-                    "epg_sides": np.nan if none else epg + 0.1 * seed, "last_epg_sides": epg, "iou_sides": 0.5,
-                    "on_object_epg_sides": 0.5, "on_marker_brain": 0.0,
-                })  # fmt: skip
+                rows.append(
+                    dict(condition=condition, seed=seed, fold=0, part="test", person=f"p{person}")
+                    | dict(positive=person % 2 == 1, marked=False, correct=int(person < right[seed]))
+                    | dict(epg_sides=np.nan if none else epg + 0.1 * seed, last_epg_sides=epg, iou_sides=0.5)
+                    | dict(on_object_epg_sides=0.5, on_marker_brain=0.0)
+                )
     return pd.DataFrame(rows)
 
 

@@ -45,13 +45,15 @@ def comparison(group: str, difference: float, p_fwe: float, **other: Any) -> dic
 
 
 def main_effect(source: str, variable: str, group: str, estimate: float, p: float, p_fwe: float) -> dict[str, Any]:
-    return {"source": source, "variable": variable, "group": group, "estimate": estimate, "partial_r": estimate,
-            "p": p, "p_fwe": p_fwe, "note": None}  # fmt: skip
+    return dict(source=source, variable=variable, group=group, estimate=estimate, partial_r=estimate, p=p) | dict(
+        p_fwe=p_fwe, note=None
+    )
 
 
 def site(group: str, before: float, after: float, effect: str = "location", source: str = "volume") -> dict[str, Any]:
-    return {"source": source, "effect": effect, "group": group, "p_fwe_before": before, "r2_before": 0.4,
-            "p_fwe_after": after, "r2_after": 0.1, "note": None}  # fmt: skip
+    return dict(source=source, effect=effect, group=group, p_fwe_before=before, r2_before=0.4) | dict(
+        p_fwe_after=after, r2_after=0.1, note=None
+    )
 
 
 def answers(layout: RunLayout, truth: Path) -> pd.DataFrame:
@@ -196,10 +198,10 @@ def test_a_row_without_a_value_gives_its_reason(layout: RunLayout, truth: Path) 
 
 def test_scores_that_fall_with_severity_are_expected_to_fall_with_relevance(layout: RunLayout, truth: Path) -> None:
     rows = [
-        {"biomarker": name, "scan_group": "all", "estimator": "pearson", "metric": "density", "map": "lrpB000",
-         "group": "Hippocampus", "r": r, "ci_low": r - 0.1, "ci_high": r + 0.1, "p": 0.001, "p_fwe": 0.01, "note": None}
+        dict(biomarker=name, scan_group="all", estimator="pearson", metric="density", map="lrpB000")
+        | dict(group="Hippocampus", r=r, ci_low=r - 0.1, ci_high=r + 0.1, p=0.001, p_fwe=0.01, note=None)
         for name, r in (("mmse", -0.7), ("cdrsb", 0.7), ("adas13", -0.7))
-    ]  # fmt: skip
+    ]
     write(layout, "associations", *rows)
     table = answers(layout, truth)
     verdicts = [table.loc[f"severity_{name}", "verdict"] for name in ("mmse", "cdrsb", "adas13")]

@@ -38,9 +38,9 @@ from heatlas.studies.coda.records import CodaConfig, CodaSConfig, CodaSWbConfig
 from heatlas.studies.inherent import Inherent
 
 NARROW = {"units": (3, 4), "ranks": (2, 3, 2), "kernels": (3, 3, 1), "strides": (2, 1, 1)}
-TINY: dict[str, CodaConfig] = {
-    "sq": CodaSConfig(**NARROW), "l2": CodaSConfig(bound="l2", **NARROW), "wb": CodaSWbConfig(**NARROW),
-}  # fmt: skip
+TINY: dict[str, CodaConfig] = dict(
+    sq=CodaSConfig(**NARROW), l2=CodaSConfig(bound="l2", **NARROW), wb=CodaSWbConfig(**NARROW)
+)
 
 
 def network(settings: CodaConfig, shape: Shape = (5, 4, 6), outputs: int = 3) -> tuple[StagedModel, Tensor]:

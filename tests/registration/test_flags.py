@@ -169,13 +169,11 @@ def test_a_decision_that_is_none_is_named(tmp_path: Path) -> None:
 def quality(**decisions: str) -> pd.DataFrame:
     return pd.DataFrame(
         [
-            {
-                "scan_id": scan.scan_id, "flags": "folded" if scan.scan_id in decisions else None,
-                "decision": decisions.get(scan.scan_id), "brain_mm3": 1.4e6, "brain_extraction": "deepbet",
-            }
+            dict(scan_id=scan.scan_id, flags="folded" if scan.scan_id in decisions else None)
+            | dict(decision=decisions.get(scan.scan_id), brain_mm3=1.4e6, brain_extraction="deepbet")
             for scan in SCANS
         ]
-    )  # fmt: skip
+    )
 
 
 OWN = {"I1": (3000.0, 3100.5), "I2": (2000.0, 2100.0)}

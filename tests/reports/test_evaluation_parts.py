@@ -139,9 +139,10 @@ def test_regions_with_the_largest_interaction_come_first() -> None:
 
 def test_sources_are_those_of_the_leading_map_where_the_classes_differ_most() -> None:
     known = tables()
-    known["evaluation"] = pd.DataFrame({
-        "cohort": "run", "map": "expectedGradients", "network": ["shuffled-1", "real"], "severity": "all",
-        "first_groups": ["Region 1", "Region 7; Region 3"]})  # fmt: skip
+    known["evaluation"] = pd.DataFrame(
+        dict(cohort="run", map="expectedGradients", network=["shuffled-1", "real"], severity="all")
+        | dict(first_groups=["Region 1", "Region 7; Region 3"])
+    )
     part = part_of("evidence_sources", run_of(**known))
     assert part.tables[0].caption.startswith("Expected gradients; regions that differ most")
     assert "more with intensity than with volume in 11 of the 12 shown" in part.text

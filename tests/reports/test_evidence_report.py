@@ -341,19 +341,20 @@ def scores(finds: str = EVIDENCE) -> pd.DataFrame:
             rows.append({**rows[-3], "cohort": "planted", "network": "real", "severity": severity,
                          "auroc_difference": value, "dose_response": np.nan})  # fmt: skip
     for name in ("edges", "scanDifference"):
-        rows.append({"cohort": "run", "map": name, "network": "none", "severity": "all", "n_planted": 5, "n_scans": 14,
-                     "n_participants": 14, "n_undefined": 0, "n_groups": 68, "auroc_difference": 0.9,
-                     "hits_difference": 4.0, "rim": 2.0})  # fmt: skip
+        rows.append(
+            dict(cohort="run", map=name, network="none", severity="all", n_planted=5, n_scans=14, n_participants=14)
+            | dict(n_undefined=0, n_groups=68, auroc_difference=0.9, hits_difference=4.0, rim=2.0)
+        )
     return pd.DataFrame(rows).reindex(columns=list(EVALUATION_TABLE.meanings))
 
 
 def distractors() -> pd.DataFrame:
     """A distractor <b> that two maps and an image are judged by; only the image and one map mark it."""
     rows = [
-        {"cohort": "run", "map": name, "network": network, "distractor": "spot <b>", "kind": "marker", "n_scans": 7,
-         "ratio": ratio, "limit": 0.5, "marked": ratio > 0.5}
+        dict(cohort="run", map=name, network=network, distractor="spot <b>", kind="marker", n_scans=7, ratio=ratio)
+        | dict(limit=0.5, marked=ratio > 0.5)
         for name, network, ratio in ((EVIDENCE, "real", 0.25), ("deeplift", "real", 0.75), ("edges", "none", 5.5))
-    ]  # fmt: skip
+    ]
     return DISTRACTORS_TABLE.frame(rows)
 
 
@@ -379,9 +380,9 @@ def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, rec
     assert [title for title, *_ in on_run["lines"]] == ["Expected gradients", "LRP β=0", *without]
     keys = [column.key for column in on_run["table"].columns]
     row = dict(zip(keys, (cell.text for cell in on_run["table"].rows[0]), strict=True))
-    assert {key: row[key] for key in ("passed", "hits", "auroc", "shuffled_hits", "shuffled_auroc", "rim")} == {
-        "passed": "yes", "hits": "5", "auroc": "0.98", "shuffled_hits": "0.0", "shuffled_auroc": "0.41",
-        "rim": "0.50"}  # fmt: skip
+    assert {key: row[key] for key in ("passed", "hits", "auroc", "shuffled_hits", "shuffled_auroc", "rim")} == dict(
+        passed="yes", hits="5", auroc="0.98", shuffled_hits="0.0", shuffled_auroc="0.41", rim="0.50"
+    )
     edges = dict(zip(keys, (cell.text for cell in on_run["table"].rows[2]), strict=True))
     assert (edges["hits"], edges["auroc"], edges["shuffled_auroc"], edges["passed"]) == ("4", "0.90", "n/a", "no")
     assert on_run["folded"] == []  # one severity, no faithfulness

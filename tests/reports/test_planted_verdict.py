@@ -18,9 +18,10 @@ FOLDER = Path("nowhere")
 
 @pytest.mark.parametrize(("passing", "said"), [(9, True), (8, False)])
 def test_found_nearly_everywhere_is_no_evidence_of_place(passing, said):
-    answers = pd.DataFrame({"effect": ["disease", "severity_mmse", "null_education"], "result": ["found"] * 2 + ["not"],
-                            "verdict": "as planted", "analysis": ["group_comparisons.tsv", "associations.tsv",
-                                                                  "main_effects.tsv"]})  # fmt: skip
+    answers = pd.DataFrame(
+        dict(effect=["disease", "severity_mmse", "null_education"], result=["found"] * 2 + ["not"])
+        | dict(verdict="as planted", analysis=["group_comparisons.tsv", "associations.tsv", "main_effects.tsv"])
+    )
     p = [0.001] * passing + [0.5] * (10 - passing)
     between = pd.DataFrame({"map": "lrpB000", "metric": "density", "comparison": "AD/CN", "p_fwe": p})
     scores = dict(map="lrpB000", metric="density", biomarker="mmse", estimator="pearson")

@@ -15,12 +15,12 @@ from heatlas.reports.vector.drawing import Axis
 def region_values(factor: float) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     frames = [
-        pd.DataFrame({
-            "scan_id": [f"s{i}" for i in range(10)], "group": f"r{k}", "label": ["AD", "CN"] * 5, "outcome": "TP",
-            "sum": rng.uniform(-1, 1, 10) * (factor if k == 3 else 1.0),
-        })
+        pd.DataFrame(
+            dict(scan_id=[f"s{i}" for i in range(10)], group=f"r{k}", label=["AD", "CN"] * 5, outcome="TP")
+            | dict(sum=rng.uniform(-1, 1, 10) * (factor if k == 3 else 1.0))
+        )
         for k in range(8)
-    ]  # fmt: skip
+    ]
     return pd.concat(frames)
 
 

@@ -48,10 +48,11 @@ def record(tables: dict[str, pd.DataFrame], models: int = 0, **sections: dict[st
 def relevance(sums: dict[str, tuple[float, float]], voxels: dict[str, int]) -> dict[str, pd.DataFrame]:
     """Two scans of one participant of AD with these sums by region, and their predictions."""
     rows = [
-        {"participant_id": "sub-1", "scan_id": f"I{scan}", "map": "lrpB000", "group": group, "n_voxels": voxels[group],
-         "sum": value, "density": value / voxels[group], "gain": np.nan}
-        for group, values in sums.items() for scan, value in enumerate(values)
-    ]  # fmt: skip
+        dict(participant_id="sub-1", scan_id=f"I{scan}", map="lrpB000", group=group, n_voxels=voxels[group], sum=value)
+        | dict(density=value / voxels[group], gain=np.nan)
+        for group, values in sums.items()
+        for scan, value in enumerate(values)
+    ]
     predictions = [
         {
             "participant_id": "sub-1",
@@ -442,9 +443,10 @@ def test_the_page_of_words_is_the_reports_glossary() -> None:
 
 @pytest.mark.parametrize(("last", "said"), [(0.3, "The sign depends on β"), (-0.1, "The sign is the same for every β")])
 def test_whether_the_correlation_turns_with_beta_is_told(last, said):
-    rows = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "volume": ADJUSTED, "unit": "participant",
-                         "estimator": "pearson", "r": [-0.58, last], "ci_low": -0.9, "ci_high": 0.9, "p": 0.1,
-                         "p_fdr": 0.2, "fold_held": True, "n_participants": 13, "n_scans": 15})  # fmt: skip
+    rows = pd.DataFrame(
+        dict(map=["lrpB000", "lrpB100"], volume=ADJUSTED, unit="participant", estimator="pearson", r=[-0.58, last])
+        | dict(ci_low=-0.9, ci_high=0.9, p=0.1, p_fdr=0.2, fold_held=True, n_participants=13, n_scans=15)
+    )
     text = _hippocampus(record({"volume_association": rows}))
     assert text.startswith(said)
     assert "from −0.58 (β = 0) to" in text

@@ -38,12 +38,10 @@ def mci_people(n: int = 60, seed: int = 0, effect: float = 1.0) -> tuple[list[Sc
         for i in range(n)
     ]  # fmt: skip
     clinical = pd.DataFrame(
-        {
-            "converted": converted.astype(float), "months_to_conversion": np.where(converted, months, np.nan),
-            "months_followed": followed, "years_since_first_scan": 0.0,
-        },
+        dict(converted=converted.astype(float), months_to_conversion=np.where(converted, months, np.nan))
+        | dict(months_followed=followed, years_since_first_scan=0.0),
         index=pd.Index([scan.scan_id for scan in scans], name="scan_id"),
-    )  # fmt: skip
+    )
     return scans, clinical, risk
 
 

@@ -32,10 +32,7 @@ def cohort() -> dict:
     values = (
         20 + shift[number] + np.outer(age - 70, rng.normal(0, 0.05, n_features)) + np.outer(sex, np.ones(n_features))
     )
-    return {
-        "site": site, "age": age.tolist(), "sex": sex.tolist(),
-        "values": np.round(values + noise, 6).tolist(),
-    }  # fmt: skip
+    return dict(site=site, age=age.tolist(), sex=sex.tolist(), values=np.round(values + noise, 6).tolist())
 
 
 def main() -> None:

@@ -61,10 +61,9 @@ def planted(n=600, n_features=12, seed=1, share_of_patients=(0.5, 0.5, 0.5), str
     shift = rng.normal(0, 1, (3, n_features))
     stretch = np.exp(rng.normal(0, stretch_sd, (3, n_features)))
     kept = 5 + np.outer(age, slope) + np.outer(patient, disease)
-    return {
-        "values": kept + shift[number] + stretch[number] * noise, "site": [f"s{i}" for i in number], "number": number,
-        "age": age, "patient": patient, "slope": slope, "disease": disease,
-    }  # fmt: skip
+    return dict(values=kept + shift[number] + stretch[number] * noise, site=[f"s{i}" for i in number]) | dict(
+        number=number, age=age, patient=patient, slope=slope, disease=disease
+    )
 
 
 def slopes(values, *columns):

@@ -33,12 +33,10 @@ def people(n_folds: int = 4, size: int = 8, seed: int = 0) -> pd.DataFrame:
     fold = np.repeat(np.arange(n_folds), size)
     at_3t = np.concatenate([rng.permutation(size) < size * (0.9 if k == n_folds - 1 else 0.1) for k in range(n_folds)])
     return pd.DataFrame(
-        {
-            "participant_id": [f"sub-{i:03d}" for i in range(len(fold))], "fold": fold,
-            "field_strength": np.where(at_3t, 3.0, 1.5), "positive": np.arange(len(fold)) % 2.0,
-            "age": 70 + 8 * rng.normal(size=len(fold)),
-        }
-    )  # fmt: skip
+        dict(participant_id=[f"sub-{i:03d}" for i in range(len(fold))], fold=fold)
+        | dict(field_strength=np.where(at_3t, 3.0, 1.5), positive=np.arange(len(fold)) % 2.0)
+        | dict(age=70 + 8 * rng.normal(size=len(fold)))
+    )
 
 
 def from_networks(frame: pd.DataFrame, columns: int, seed: int = 1) -> np.ndarray:

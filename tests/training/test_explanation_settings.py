@@ -171,8 +171,7 @@ def test_settings_reach_the_objective() -> None:
     task, own = classification(torch.ones(2)), config()
     assert learned(task, own) is task
     guided = learned(task, config(kind="guided", classes=["AD"], loss="l1"))
-    assert guided.facts["guidance"] == {"loss": "l1", "map": "input-x-gradient", "stage": 0, "weight": 100.0,
-                                        "classes": (1,)}  # fmt: skip
+    assert guided.facts["guidance"] == dict(loss="l1", map="input-x-gradient", stage=0, weight=100.0, classes=(1,))
     assert "readable gradients" in learned(task, config(kind="readable-gradients")).name
     alone = {"kind": "readable-gradients", "guided_alone": True}
     assert learned(task, config(**alone)).name.endswith("by guided gradients alone")
