@@ -31,7 +31,7 @@ LONGEST = (
     "test_end_to_end.py", "test_evaluate.py", "test_report.py", "test_check.py", "test_evidence_report.py",
     "test_report_pages.py", "test_browser_report.py", "test_damaged_files.py", "test_broken_runs.py",
     "test_registration_stage.py", "test_apply.py", "test_export.py", "test_pretrain.py", "test_evaluate.py",
-    "test_open_run.py", "test_portraits.py", "test_statistics_stage.py", "test_families_explained.py",
+    "test_open_run.py", "test_portraits.py", "test_statistics_stage.py", "test_methods_of_run.py",
 )  # fmt: skip
 """Files whose tests begin first when processes share the work, so that none is left with a long file at the end."""
 
