@@ -499,11 +499,9 @@ def test_a_sex_difference_the_wrong_way_round_is_missed(effects_layout: RunLayou
 def test_the_site_effect_is_there_before_combat_and_gone_after(
     effects_layout: RunLayout, effects_truth: Path, before: float, after: float, verdicts: tuple[str, str]
 ) -> None:
-    write(
-        effects_layout, "site_effects",
-        effects_site("Cuneus", before, after), effects_site("Putamen", 0.9, 0.9), effects_site("Cuneus", 0.001, 0.001, effect="scale"),
-        effects_site("Cuneus", 0.2, 0.3, source="lrpB000"),
-    )  # fmt: skip
+    around = effects_site("Putamen", 0.9, 0.9), effects_site("Cuneus", 0.001, 0.001, effect="scale")
+    in_relevance = effects_site("Cuneus", 0.2, 0.3, source="lrpB000")
+    write(effects_layout, "site_effects", effects_site("Cuneus", before, after), *around, in_relevance)
     table = answers(effects_layout, effects_truth)
     got = [table.loc[f"site_effect_{when}_combat", "verdict"] for when in ("before", "after")]
     assert tuple(got) == verdicts
