@@ -31,7 +31,7 @@ LONGEST = """
     test_end_to_end test_evaluate test_report test_check test_evidence_report test_report_pages test_browser_report
     test_damaged_files test_broken_runs test_registration_stage test_apply test_export test_pretrain test_open_run
     test_portraits test_statistics_stage test_methods_of_run
-""".split()
+"""
 """Files whose tests begin first when processes share the work, so that none is left with a long file at the end."""
 
 ROOT = Path(__file__).parents[1]
@@ -97,5 +97,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for place, item in enumerate(every):
             if place % step:
                 item.add_marker("ci")
-    places = {name: place for place, name in enumerate(LONGEST)}
+    places = {name: place for place, name in enumerate(LONGEST.split())}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
