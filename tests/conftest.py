@@ -27,12 +27,11 @@ os.environ["ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"] = "1"
 # Whichever test first needs workers starts the one server of its process, which imports for all later tests.
 multiprocessing.set_forkserver_preload(list(WORKER_MODULES))
 
-LONGEST = (
-    "test_end_to_end.py", "test_evaluate.py", "test_report.py", "test_check.py", "test_evidence_report.py",
-    "test_report_pages.py", "test_browser_report.py", "test_damaged_files.py", "test_broken_runs.py",
-    "test_registration_stage.py", "test_apply.py", "test_export.py", "test_pretrain.py", "test_evaluate_grids.py",
-    "test_open_run.py", "test_portraits.py", "test_statistics_stage.py", "test_families_explained.py",
-)  # fmt: skip
+LONGEST = """
+    test_end_to_end test_evaluate test_report test_check test_evidence_report test_report_pages test_browser_report
+    test_damaged_files test_broken_runs test_registration_stage test_apply test_export test_pretrain test_open_run
+    test_portraits test_statistics_stage test_methods_of_run
+"""
 """Files whose tests begin first when processes share the work, so that none is left with a long file at the end."""
 
 ROOT = Path(__file__).parents[1]
@@ -98,5 +97,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for place, item in enumerate(every):
             if place % step:
                 item.add_marker("ci")
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    places = {name: place for place, name in enumerate(LONGEST.split())}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))

@@ -149,8 +149,7 @@ def conv_matrix(conv: nn.Conv3d, shape: tuple[int, int, int]) -> tuple[np.ndarra
     for o, z, y, x in product(range(out_channels), *map(range, sides)):
         group = o // (out_channels // conv.groups)
         for c, *offset in product(range(per_group), *map(range, kernel)):
-            at = [i * s - p + k * d
-                  for i, s, p, k, d in zip((z, y, x), stride, pad, offset, dilation, strict=True)]  # fmt: skip
+            at = [i * s - p + k * d for i, s, p, k, d in zip((z, y, x), stride, pad, offset, dilation, strict=True)]
             if all(0 <= a < n for a, n in zip(at, shape, strict=True)):
                 matrix[(o, z, y, x, group * per_group + c, *at)] += weight[(o, c, *offset)]
     return matrix.reshape(out_channels * int(np.prod(sides)), -1), (out_channels, *sides)

@@ -130,8 +130,9 @@ def test_a_layer_is_named_as_in_the_network_and_the_last_one_is_found():
     by_hand = (network.head.weight[1][:, None, None, None] / features[0, 0].numel() * features[0]).sum(0).relu()
     answer = heatlas.explain(network, person, "hires-cam", **asked).attribution
     assert float(by_hand.sum()) > 0
-    centre = np.asarray(found.map.dataobj)[1 : 2 * by_hand.shape[0] : 2, 1 : 2 * by_hand.shape[1] : 2,
-                                           1 : 2 * by_hand.shape[2] : 2]  # fmt: skip
+    centre = np.asarray(found.map.dataobj)[
+        1 : 2 * by_hand.shape[0] : 2, 1 : 2 * by_hand.shape[1] : 2, 1 : 2 * by_hand.shape[2] : 2
+    ]
     np.testing.assert_allclose(centre, by_hand.detach().numpy(), rtol=1e-4, atol=1e-7)
     assert answer.values.shape[2:] == GRID.shape
     with pytest.raises(UsageError, match="a connection passes this layer by"):

@@ -71,8 +71,9 @@ def test_rollout_is_the_product_of_the_layers_and_its_rows_sum_to_1():
     expected = np.eye(TOKENS)
     for made in run(model, tokens_of(model, x))[1]:
         layer = 0.5 * made["attention"].mean(0) + 0.5 * np.eye(TOKENS)
-        expected = np.array([[sum(layer[i, m] * expected[m, j] for m in range(TOKENS)) for j in range(TOKENS)]
-                             for i in range(TOKENS)])  # fmt: skip
+        expected = np.array(
+            [[sum(layer[i, m] * expected[m, j] for m in range(TOKENS)) for j in range(TOKENS)] for i in range(TOKENS)]
+        )
     torch.testing.assert_close(matrix[0], torch.from_numpy(expected), **EXACT)
     torch.testing.assert_close(on_tokens(Rollout(), model, x)[0].flatten(), torch.from_numpy(expected.mean(0)), **EXACT)
 
@@ -92,8 +93,9 @@ def test_cgw1_is_the_published_propagation_value_by_value():
         assert of_class[0].max() > 1e-4
 
 
-@pytest.mark.parametrize(("method", "depends"), [(RawAttention(), False), (Rollout(), False), (Cgw1(), True),
-                                                 (ViTCX(noise=0), True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "depends"), [(RawAttention(), False), (Rollout(), False), (Cgw1(), True), (ViTCX(noise=0), True)]
+)
 def test_the_map_depends_on_the_class_where_it_should(method, depends):
     model, x = network(), volume()
     stage = LAST if isinstance(method, ViTCX) else 1

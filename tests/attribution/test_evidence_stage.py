@@ -44,10 +44,9 @@ SCANS = (
     Scan("sub-2", "ses-M024", "I5", "e.nii", label="CN", sex="M", age=73.0),
 )
 SPLIT = Split((Fold(0, ("sub-2", "sub-3"), (), ("sub-1", "sub-4")), Fold(1, ("sub-1", "sub-3"), (), ("sub-2",))))
-PREDICTIONS = pd.DataFrame({
-    "scan_id": ["I1", "I2", "I4", "I5"], "fold": [0, 1, 0, 1], "target": [1, 0, 1, 0], "probability": 0.6,
-    "outcome": ["TP", "TN", "FN", "FP"],
-})  # fmt: skip
+PREDICTIONS = pd.DataFrame({"scan_id": ["I1", "I2", "I4", "I5"], "fold": [0, 1, 0, 1], "target": [1, 0, 1, 0]}).assign(
+    probability=0.6, outcome=["TP", "TN", "FN", "FP"]
+)
 
 
 @pytest.fixture

@@ -1,18 +1,23 @@
-"""Explanations on demand: the right network, the right values, and nothing of the run touched."""
+"""Explanations on demand, and which maps are kept."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from brute_region_sums import index_labels, region_sums
 from lrp_toys import lrp_beta
 from outside_contrast import ATLAS, BOX, GRID, save_network, untrained, write_scans
 
+from heatlas.atlases.labels import Atlas, load_atlas
+from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.attribution.cam.weighted_maps import GradCam
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.perturbation.masking import Occlusion
@@ -20,6 +25,7 @@ from heatlas.pipeline.attribution.records import LEDGER_TABLE
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
+from heatlas.pipeline.explaining import partial
 from heatlas.pipeline.explaining.on_demand import (
     EXPLAINED_BILATERAL_TABLE,
     EXPLAINED_REGIONS_TABLE,
@@ -28,15 +34,19 @@ from heatlas.pipeline.explaining.on_demand import (
     show_scans,
     unseen_fold,
 )
+from heatlas.pipeline.explaining.stage import explain_scans
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
-from heatlas.pipeline.run.config.settings import Config, RegistrationConfig, TrainingConfig
-from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
+from heatlas.pipeline.regions.stage import aggregate_relevance
+from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig, TrainingConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import ExplanationLayout, RunLayout
 from heatlas.pipeline.run.layout.scan_files import sidecar
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome
+
+# Explanations on demand: the right network, the right values, and nothing of the run touched.
 
 CONFIG = Config(registration=RegistrationConfig(resolution_mm=4.0), training=TrainingConfig(device="cpu"))
 SPLIT = Split((Fold(0, ("sub-2",), ("sub-4",), ("sub-1",)), Fold(1, ("sub-1",), ("sub-4",), ("sub-2",))))
@@ -235,3 +245,297 @@ def test_an_explanation_by_lrp_has_the_ledger_of_conservation_and_others_have_no
     (other,) = show(whole, "fake-cam", scans=("I1",))
     assert "ledger" not in other.job.outputs
     assert not files.explanation_ledger("fakeCam").exists()
+
+
+# What is kept decides what is written, never what is computed: none, mean maps of groups, or all maps.
+
+KEPT_SCANS = tuple(
+    Scan(f"sub-{person}", session, f"I{person}{session or ''}", "x.nii", label="AD" if person % 2 else "CN")
+    for person in range(1, 7)
+    for session in (("ses-1", "ses-2") if person == 1 else ("ses-1",) if person % 3 else (None,))
+)
+OUTCOMES = {1: "TP", 2: "TN", 3: "TP", 4: "FP", 5: "FN", 6: "TN"}
+PEOPLE = tuple(f"sub-{person}" for person in range(1, 7))
+KEPT_SPLIT = Split((Fold(0, PEOPLE[3:], (), PEOPLE[:3]), Fold(1, PEOPLE[:3], (), PEOPLE[3:])))
+
+
+def settings(kept: str) -> Config:
+    return Config(
+        registration=RegistrationConfig(resolution_mm=4.0),
+        attribution=AttributionConfig(betas=(0.0, 0.5), keep_maps=kept),  # type: ignore[arg-type]
+        training=TrainingConfig(device="cpu"),
+    )
+
+
+def predictions() -> pd.DataFrame:
+    rows = []
+    for scan in KEPT_SCANS:
+        person = int(scan.participant_id[4:])
+        rows.append(
+            dict(participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id)
+            | dict(fold=int(person > 3), target=person % 2, probability=0.6, outcome=OUTCOMES[person])
+        )
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def atlas() -> Atlas:
+    """A few regions, one without a voxel, one that reaches out of the network's box, one wholly outside."""
+    whole = load_atlas("neuromorphometrics-cat12", GRID)
+    labels = np.where(np.isin(whole.labels, (47, 48, 59)), whole.labels, 0)
+    labels[0:20, 10:12, 10:12] = 60
+    labels[0:3, 0:4, 0:2] = 31
+    regions = RegionTable(tuple(r for r in whole.regions.regions if r.number in (47, 48, 59, 60, 31, 32)))
+    return dataclasses.replace(whole, labels=labels, regions=regions, empty=(32,))
+
+
+def small_run(folder: Path) -> RunLayout:
+    layout = RunLayout(folder)
+    write_scans(layout, KEPT_SCANS)
+    for fold in KEPT_SPLIT.folds:  # without positive weights a unit may have no contribution that beta 0 could pass on
+        save_network(layout, fold, untrained(fold.index, positive=True))
+    return layout
+
+
+def explain(layout: RunLayout, kept: str, atlas: Atlas, executor: Executor | None = None) -> list[Outcome]:
+    digests = DigestCache(layout.digests)
+    with executor or ThreadPoolExecutor(1) as workers:
+        work = Work(layout, layout.root, settings(kept), KEPT_SCANS, KEPT_SPLIT, workers, digests)
+        return explain_scans(work, KEPT_SCANS, predictions(), atlas)
+
+
+def aggregate(layout: RunLayout, kept: str, scans: tuple[Scan, ...] = KEPT_SCANS) -> list[Outcome]:
+    config = settings(kept)
+    with ThreadPoolExecutor(1) as executor:
+        work = Work(layout, layout.root, config, KEPT_SCANS, KEPT_SPLIT, executor, DigestCache(layout.digests))
+        return aggregate_relevance(work, scans, predictions(), work.map_names, GRID)[1]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, atlas: Atlas) -> dict[str, RunLayout]:
+    """One run of each kind, with parts of two scans."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partial, "PART", 2)
+        for kept in ("all", "group", "none"):
+            found[kept] = small_run(tmp_path_factory.mktemp(kept) / "run")
+            assert {outcome.status for outcome in explain(found[kept], kept, atlas)} == {"done"}
+            assert all(outcome.ok for outcome in aggregate(found[kept], kept))
+    return found
+
+
+def relevance_images(layout: RunLayout) -> list[Path]:
+    return sorted(layout.root.rglob("*_relevance.nii.gz"))
+
+
+def test_region_sums_are_those_of_the_maps_with_the_atlas(runs: dict[str, RunLayout], atlas: Atlas) -> None:
+    index = index_labels(atlas.labels, atlas.regions.numbers)
+    table = read_table(runs["all"].group / "relevance.tsv").set_index(["scan_id", "map", "region"]).sort_index()
+    for scan in KEPT_SCANS:
+        files = runs["all"].scan(scan.participant_id, scan.session_id, 4.0)
+        for name in ("lrpB000", "lrpB050", "gb"):
+            values = np.asanyarray(nib.load(files.relevance_map(name)).dataobj)
+            own = table.loc[(scan.scan_id, name)].loc[list(index.numbers)]
+            magnitude = region_sums(np.abs(values), index)
+            assert (np.abs(own["sum"] - region_sums(values, index)) <= 1e-12 * magnitude).all()
+            assert own["n_voxels"].tolist() == index.n_voxels.tolist()
+    rows = table.loc[(KEPT_SCANS[0].scan_id, "lrpB000")]
+    assert rows.loc[31, "n_voxels"] == 24
+    assert rows.loc[31, "sum"] == 0  # outside the box: the network does not see it
+    assert rows.loc[32, "n_voxels"] == 0
+    assert np.isnan(rows.loc[32, "density"])
+    assert rows.loc[60, "n_voxels"] == 80
+    assert rows.loc[60, "density"] == pytest.approx(rows.loc[60, "sum"] / 80)
+
+
+def test_tables_do_not_depend_on_what_is_kept(runs: dict[str, RunLayout]) -> None:
+    def tables(layout: RunLayout) -> dict[str, bytes]:
+        paths = [p for p in layout.root.rglob("*.tsv") if layout.partial_sums not in p.parents]
+        return {p.relative_to(layout.root).as_posix(): p.read_bytes() for p in paths}
+
+    assert tables(runs["none"]) == tables(runs["all"])
+    assert tables(runs["group"]) == tables(runs["all"])
+    assert len(tables(runs["all"])) > 2 * len(KEPT_SCANS)
+
+
+def test_only_the_maps_that_are_kept_are_written(runs: dict[str, RunLayout]) -> None:
+    assert relevance_images(runs["none"]) == []
+    assert {p.parent for p in relevance_images(runs["group"])} == {runs["group"].group / "maps"}
+    assert len(relevance_images(runs["all"])) == 4 * len(KEPT_SCANS) + 4 * 6
+    assert not runs["all"].partial_sums.exists()
+    assert not runs["none"].partial_sums.exists()
+
+
+def test_mean_maps_are_equal_with_and_without_single_maps(runs: dict[str, RunLayout]) -> None:
+    names = [p.name for p in relevance_images(runs["group"])]
+    assert len(names) == 4 * 6
+    for name in names:
+        images = [nib.load(runs[kept].group / "maps" / name) for kept in ("group", "all")]
+        values = [np.asanyarray(image.dataobj) for image in images]
+        assert np.abs(values[1]).max() > 0
+        np.testing.assert_allclose(values[0], values[1], rtol=0, atol=1e-7 * np.abs(values[1]).max())
+        np.testing.assert_array_equal(images[0].affine, images[1].affine)
+        facts = [
+            json.loads((runs[kept].group / "maps" / name.replace(".nii.gz", ".json")).read_text())
+            for kept in ("group", "all")
+        ]
+        assert facts[0]["NumberOfScans"] == facts[1]["NumberOfScans"]
+        assert facts[0]["NumberOfParticipants"] == facts[1]["NumberOfParticipants"]
+        assert all((runs["group"].root / source.removeprefix("bids::")).is_file() for source in facts[0]["Sources"])
+
+
+@pytest.mark.parametrize("kept", ["all", "group", "none"])
+def test_second_run_does_nothing(runs: dict[str, RunLayout], atlas: Atlas, kept: str, monkeypatch) -> None:
+    monkeypatch.setattr(partial, "PART", 2)
+    layout = runs[kept]
+    files = [p for p in layout.root.rglob("*.*") if p.is_file() and p != layout.digests]
+    stamps = {p: p.stat().st_mtime_ns for p in files}
+    assert {outcome.status for outcome in explain(layout, kept, atlas)} == {"unchanged"}
+    assert {outcome.status for outcome in aggregate(layout, kept)} <= {"unchanged"}
+    assert {p: p.stat().st_mtime_ns for p in files} == stamps
+
+
+@pytest.mark.ci
+def test_going_from_all_to_none_explains_nothing_again_and_leaves_no_map(tmp_path: Path, atlas: Atlas) -> None:
+    layout = small_run(tmp_path / "run")
+    explain(layout, "all", atlas)
+    aggregate(layout, "all")
+    foreign = layout.scan("sub-1", "ses-1", 4.0).explanation_map("gradCam")
+    foreign.write_bytes(b"made by heatlas explain")
+    assert {outcome.status for outcome in explain(layout, "none", atlas)} == {"unchanged"}
+    aggregate(layout, "none")
+    assert relevance_images(layout) == []
+    assert foreign.is_file()
+    assert {outcome.status for outcome in explain(layout, "all", atlas)} == {"done"}
+
+
+@pytest.mark.ci
+def test_another_atlas_is_another_table(tmp_path: Path, atlas: Atlas) -> None:
+    layout = small_run(tmp_path / "run")
+    explain(layout, "none", atlas)
+    other = dataclasses.replace(atlas, labels=np.where(atlas.labels == 59, 0, atlas.labels))
+    assert {outcome.status for outcome in explain(layout, "none", other)} == {"done"}
+
+
+@pytest.mark.ci
+def test_a_scan_that_fails_is_listed_alone_and_in_no_mean_map(tmp_path: Path, atlas: Atlas, monkeypatch) -> None:
+    monkeypatch.setattr(partial, "PART", 3)
+    layout = small_run(tmp_path / "run")
+    path = layout.scan("sub-1", "ses-2", 4.0).t1w
+    whole = path.read_bytes()
+    path.write_bytes(b"not an image")
+    outcomes = explain(layout, "group", atlas)
+    assert [outcome.job.unit for outcome in outcomes if not outcome.ok] == ["sub-1_ses-2"]
+    failures = read_table(layout.failures)
+    assert failures[["stage", "unit", "error"]].values.tolist() == [["attribution", "sub-1_ses-2", "BadInputError"]]
+    assert path.name in failures["message"][0]
+    trace = (layout.root / failures["traceback"][0]).read_text()
+    assert "read_channels" in trace  # where it failed, not where it was told
+    assert len(read_table(layout.group / "conservation.tsv")) == 2 * (len(KEPT_SCANS) - 1)
+    rest = tuple(scan for scan in KEPT_SCANS if scan.name != "sub-1_ses-2")
+    aggregate(layout, "group", rest)
+    facts = json.loads(layout.group_map("TP", "gb").with_suffix("").with_suffix(".json").read_text())
+    assert facts["NumberOfScans"] == 2
+    again = {outcome.job.unit: outcome.status for outcome in explain(layout, "group", atlas)}
+    assert again.pop("sub-1_ses-2") == "failed"
+    assert set(again.values()) == {"unchanged"}
+    path.write_bytes(whole)
+    assert all(outcome.ok for outcome in explain(layout, "group", atlas))
+    assert read_table(layout.failures).empty
+    assert all(outcome.ok for outcome in aggregate(layout, "group"))
+    facts = json.loads(layout.group_map("TP", "gb").with_suffix("").with_suffix(".json").read_text())
+    assert facts["NumberOfScans"] == 3
+
+
+@pytest.mark.ci
+def test_tables_of_an_earlier_part_never_pass_for_those_of_one_that_fails(
+    tmp_path: Path, atlas: Atlas, monkeypatch
+) -> None:
+    """A part as a whole fails (no memory for its sums, say) after the atlas has changed."""
+    layout = small_run(tmp_path / "run")
+    explain(layout, "group", atlas)
+    other = dataclasses.replace(atlas, labels=np.where(atlas.labels == 59, 0, atlas.labels))
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partial, "write_sums", fails)
+        outcomes = explain(layout, "group", other)
+    assert not any(outcome.ok for outcome in outcomes)
+    assert "failed together; see attribution-parts" in outcomes[0].message
+    assert "MemoryError" in set(read_table(layout.failures)["error"])
+    assert all(outcome.ok for outcome in explain(layout, "group", other))
+    for scan in KEPT_SCANS:
+        table = read_table(layout.scan(scan.participant_id, scan.session_id, 4.0).region_table)
+        assert table.loc[table["region"] == 59, "n_voxels"].eq(0).all()
+
+
+@pytest.mark.ci
+def test_killed_between_parts_continues_to_the_same_maps(
+    tmp_path: Path, atlas: Atlas, runs: dict[str, RunLayout], monkeypatch
+) -> None:
+    monkeypatch.setattr(partial, "PART", 2)
+    layout = small_run(tmp_path / "run")
+
+    class Killed(ThreadPoolExecutor):
+        left = 2
+
+        def submit(self, *arguments, **options):  # type: ignore[no-untyped-def]
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return super().submit(*arguments, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        explain(layout, "group", atlas, Killed(1))
+    done = list((layout.logs / "receipts" / partial.STAGE).glob("*"))
+    stamps = {p: p.stat().st_mtime_ns for p in done}
+    assert 0 < len(done) <= 2
+    explain(layout, "group", atlas)
+    aggregate(layout, "group")
+    assert {p: p.stat().st_mtime_ns for p in done} == stamps
+    for path in relevance_images(runs["group"]):
+        other = layout.group / "maps" / path.name
+        assert other.read_bytes() == path.read_bytes()
+
+
+def test_a_table_that_cannot_be_written_leaves_no_wrong_mean_map(
+    tmp_path: Path, atlas: Atlas, runs: dict[str, RunLayout], monkeypatch
+) -> None:
+    monkeypatch.setattr(partial, "PART", 2)
+    layout, first = small_run(tmp_path / "run"), KEPT_SCANS[0]
+    table = layout.scan(first.participant_id, first.session_id, 4.0).region_table
+    table.mkdir(parents=True)
+    failed = [outcome.job.unit for outcome in explain(layout, "group", atlas) if not outcome.ok]
+    assert failed == [first.name]
+    with pytest.raises(BadInputError, match=rf"not of the same scans \({first.scan_id}\)"):
+        aggregate(layout, "group", KEPT_SCANS[1:])
+    table.rmdir()
+    assert all(outcome.ok for outcome in explain(layout, "group", atlas))
+    assert all(outcome.ok for outcome in aggregate(layout, "group"))
+    for path in relevance_images(runs["group"]):
+        own = layout.root / path.relative_to(runs["group"].root)
+        assert np.array_equal(np.asanyarray(nib.load(own).dataobj), np.asanyarray(nib.load(path).dataobj))
+
+
+def test_strange_folders_beside_the_sums_are_left_alone(tmp_path: Path, atlas: Atlas) -> None:
+    layout = small_run(tmp_path / "run")
+    strange = layout.partial_sums / "@eaDir"
+    strange.mkdir(parents=True)
+    assert all(outcome.ok for outcome in explain(layout, "group", atlas))
+    assert strange.is_dir()
+
+
+@pytest.mark.ci
+def test_failures_of_parts_end_with_the_parts(tmp_path: Path, atlas: Atlas, monkeypatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError("made up")
+
+    layout = small_run(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(partial, "write_sums", refused)
+        explain(layout, "group", atlas)
+    assert set(read_table(layout.failures)["stage"]) == {"attribution", "attribution-parts"}
+    assert all(outcome.ok for outcome in explain(layout, "none", atlas))
+    assert len(read_table(layout.failures)) == 0

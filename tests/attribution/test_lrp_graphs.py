@@ -406,7 +406,7 @@ def test_refuses_to_fold_a_normalisation_that_follows_no_convolution() -> None:
         ({"betas": [0.5, float("inf")]}, UsageError, "finite"),
         ({"batch_norm": "merge"}, UsageError, "'fold' and 'identity'"),
     ],
-)  # fmt: skip
+)
 def test_refuses_inputs_by_name(change: dict[str, Any], kind: type[HeatlasError], words: str) -> None:
     arguments: dict[str, Any] = {
         "volumes": toy_volumes(),

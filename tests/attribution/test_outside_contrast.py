@@ -152,8 +152,9 @@ def test_a_second_run_does_nothing_and_one_new_network_only_what_depends_on_it(r
     text = other.layout.fold(0).description.read_text()
     run.layout.fold(0).description.write_text(text.replace('"parameters"', '"again": 0, "parameters"'))
     assert [(outcome.job.unit, outcome.status) for outcome in run.predict()] == [
-        ("fold-0", "done"), ("fold-1", "unchanged"),
-    ]  # fmt: skip
+        ("fold-0", "done"),
+        ("fold-1", "unchanged"),
+    ]
     assert [outcome.status for outcome in run.explain()] == ["unchanged", "done"]  # the converter never met network 0
 
 
@@ -271,10 +272,9 @@ def test_a_person_who_rolled_over_is_known_under_both_names() -> None:
 
 
 def test_a_tie_is_the_negative_class() -> None:
-    answers = pd.DataFrame(
-        {"participant_id": "sub-1", "session_id": None, "scan_id": "I1", "fold": [1, 0], "logit_negative": [0.0, 1.0],
-         "logit_positive": [1.0, 0.0], "probability": [0.75, 0.25], "control": "none"}
-    )  # fmt: skip
+    answers = pd.DataFrame({"participant_id": "sub-1", "session_id": None, "scan_id": "I1", "fold": [1, 0]}).assign(
+        logit_negative=[0.0, 1.0], logit_positive=[1.0, 0.0], probability=[0.75, 0.25], control="none"
+    )
     row = mean_over_networks(answers, ("CN", "AD")).iloc[0]
     assert (row["networks"], row["probability"], row["predicted"]) == ("0;1", 0.5, "CN")
 
@@ -294,10 +294,11 @@ def test_people_whom_the_backbone_knows_are_not_predicted(tmp_path: Path) -> Non
 def test_pretraining_leaves_out_everyone_whom_a_run_predicts(tmp_path: Path) -> None:
     """Those outside the contrast too, and one person under another name; scans that were dropped are nobody's."""
     theirs = [
-        Scan("sub-1", None, "I1", "a.nii", label="AD"), Scan("sub-2", None, "I2", "b.nii", diagnosis="MCI"),
+        Scan("sub-1", None, "I1", "a.nii", label="AD"),
+        Scan("sub-2", None, "I2", "b.nii", diagnosis="MCI"),
         Scan("sub-ADNI131S0295", None, "I3", "c.nii", label="CN"),
         Scan("sub-4", None, "I4", "d.nii", kept=False, reason="broken"),
-    ]  # fmt: skip
+    ]
     ScanTable(theirs).write(RunLayout(tmp_path).root / "scans.tsv")
     names = ("sub-1", "sub-2", "sub-4", "sub-5", "sub-ADNI002S0295")
     scans = [Scan(person, None, person, "x.nii") for person in names]

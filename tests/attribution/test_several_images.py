@@ -77,8 +77,9 @@ def test_a_changed_second_image_is_kept_anew(tmp_path: Path) -> None:
     nib.Nifti1Image(20 - image.get_fdata(dtype=np.float32), image.affine).to_filename(files.images[1])
     after = keep_volumes([files], TWO, tmp_path / "kept", CPU, threads=1)[:]
     assert torch.equal(before[:, 0], after[:, 0])
-    torch.testing.assert_close(after[:, 1], torch.where(before[:, 1] > 0, 1 - before[:, 1], after[:, 1]), atol=2e-3,
-                               rtol=0)  # fmt: skip
+    torch.testing.assert_close(
+        after[:, 1], torch.where(before[:, 1] > 0, 1 - before[:, 1], after[:, 1]), atol=2e-3, rtol=0
+    )
 
 
 def test_channels_are_augmented_alike() -> None:
@@ -134,9 +135,9 @@ def test_a_family_of_one_image_refuses_them_before_work() -> None:
     require_settings(config, ("training",), False)
     for name in set(FAMILIES) - set(TAKING) - {"foreign", "probe"}:
         one = load_config(
-            overrides={"model": {"architecture": name}, "cohort": {"further_suffixes": ["FLAIR"]},
-                       "registration": {"resolution_mm": 1.0}}
-        )  # fmt: skip
+            overrides=dict(model={"architecture": name}, cohort={"further_suffixes": ["FLAIR"]})
+            | dict(registration={"resolution_mm": 1.0})
+        )
         with pytest.raises(UsageError, match=f"of the family {name} see one image, not 2 as channels"):
             require_settings(one, ("training",), False)
     with pytest.raises(UsageError, match="a backbone is trained on images of one kind"):

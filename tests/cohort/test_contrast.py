@@ -1,19 +1,31 @@
+"""The contrast that is learned, other tasks, and cohorts that networks are applied to."""
+
 from __future__ import annotations
 
+import dataclasses
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import nibabel as nib
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heatlas.pipeline.cohort.applied import read_scan, to_apply
+from heatlas.pipeline.cohort.people.splits import fitting_folds
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.people.tasks import participant_strata, shuffled_labels, task_of, with_labels
-from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Fold, Split, make_split, require_labels
+from heatlas.pipeline.cohort.people.tasks import participant_strata, quantiles, shuffled_labels, task_of, with_labels
+from heatlas.pipeline.cohort.reading import InputCohort
+from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.files import config_to_toml, load_config, read_config
-from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.config.settings import CohortConfig, Config, TrainingConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache
 
 
 def candidate(person: int, known: str | None = None, kept: bool = True, **columns: str) -> Candidate:
@@ -202,3 +214,295 @@ def test_classes_by_number_are_the_same_in_the_settings_of_a_run(tmp_path: Path)
     config = load_config(overrides={"cohort": {"contrast_column": "cdr", "negative": "0", "positive": ">=0.5"}})
     (tmp_path / "config.toml").write_text(config_to_toml(config), encoding="utf-8")
     assert read_config(tmp_path / "config.toml") == config
+
+
+# Tasks beside two classes: labels, strata, and input that cannot be used.
+
+SEVERAL = CohortConfig(classes=("CN", "MCI", "AD"))
+AGE = CohortConfig(target="age")
+
+
+def tasks_candidate(number: int, diagnosis: str | None = None, age: float | None = None, **columns: str) -> Candidate:
+    return Candidate(Scan(f"sub-{number:02d}", None, f"I{number}", "x.nii", diagnosis=diagnosis, age=age), columns)
+
+
+def table(labels: list[str]) -> ScanTable:
+    return ScanTable(tuple(Scan(f"sub-{n:02d}", None, f"I{n}", None, label=label) for n, label in enumerate(labels)))
+
+
+def test_a_number_is_the_label_and_a_scan_without_one_is_dropped_with_the_reason() -> None:
+    found = with_labels([tasks_candidate(1, age=71.5), tasks_candidate(2), tasks_candidate(3, age=93.0)], AGE)
+    assert [one.scan.label for one in found] == ["71.5", None, "89"]  # no table shows an age above 89
+    assert found[1].scan.reason == "no value to predict: none in age"
+    of_source = with_labels(
+        [tasks_candidate(1, ADAS13="12"), tasks_candidate(2, ADAS13="7.25")], CohortConfig(target="ADAS13")
+    )
+    assert [task_of(CohortConfig(target="ADAS13")).value(one.scan.label, "") for one in of_source] == [12.0, 7.25]
+
+
+@pytest.mark.parametrize("text", ["old", "7,5", "nan", "inf", "70 years"])
+def test_text_in_the_column_of_a_number_is_named(text: str) -> None:
+    with pytest.raises(BadInputError, match=r"cohort.target = 'AGEBAND': sub-02 has .* not a finite number. Correct"):
+        with_labels(
+            [tasks_candidate(1, AGEBAND="70"), tasks_candidate(2, AGEBAND=text)], CohortConfig(target="AGEBAND")
+        )
+
+
+def test_an_unknown_column_of_a_number_is_named_with_those_that_have_values() -> None:
+    with pytest.raises(BadInputError, match=r"cohort.target = 'brainage'.*With values: ADAS, age\. .*--target COLUMN"):
+        with_labels([tasks_candidate(1, age=70.0, ADAS="3")], CohortConfig(target="brainage"))
+
+
+def test_three_classes_are_labelled_and_a_scan_outside_them_is_dropped() -> None:
+    found = with_labels([tasks_candidate(n, name) for n, name in enumerate(["CN", "MCI", "AD", None])], SEVERAL)
+    assert [one.scan.label for one in found] == ["CN", "MCI", "AD", None]
+    assert "only networks of two classes" in (found[3].scan.reason or "")
+    assert [task_of(SEVERAL).value(one.scan.label, "") for one in found[:3]] == [0, 1, 2]
+
+
+def test_a_class_that_no_scan_has_is_named() -> None:
+    with pytest.raises(BadInputError, match=r"cohort.classes\[1\] = 'MCI'.*AD \(1 scan\), CN \(1 scan\)"):
+        with_labels([tasks_candidate(1, "CN"), tasks_candidate(2, "AD")], SEVERAL)
+
+
+def test_someone_with_scans_of_several_classes_counts_as_the_last_of_them() -> None:
+    strata = task_of(SEVERAL).kind.strata
+    assert strata({"a": [0, 1], "b": [2, 0], "c": [0]}, 5) == {"a": 1, "b": 2, "c": 0}
+
+
+def test_every_fold_has_each_class_in_each_part() -> None:
+    split = make_split(table(["CN", "MCI", "AD"] * 6), CohortConfig(classes=("CN", "MCI", "AD"), folds=3), 7)
+    label = {f"sub-{n:02d}": ("CN", "MCI", "AD")[n % 3] for n in range(18)}
+    for fold in split.folds:
+        assert Counter(label[person] for person in fold.test) == {"CN": 2, "MCI": 2, "AD": 2}
+        assert (
+            {label[person] for person in fold.train}
+            == {label[person] for person in fold.validation}
+            == {*SEVERAL.classes}
+        )
+
+
+def test_every_fold_has_low_and_high_numbers_in_each_part() -> None:
+    ages = [50 + n for n in range(30)]
+    split = make_split(table([str(age) for age in ages]), CohortConfig(target="age", folds=5), 7)
+    for fold in split.folds:
+        own = [ages[int(person.removeprefix("sub-"))] for person in fold.test]
+        assert len(own) == 6
+        assert sorted((age - 50) // 6 for age in own) in ([0, 0, 1, 2, 3, 4], [0, 1, 1, 2, 3, 4], [0, 1, 2, 2, 3, 4],
+                                                          [0, 1, 2, 3, 3, 4], [0, 1, 2, 3, 4, 4])  # fmt: skip
+
+
+def test_quantiles_have_members_for_every_fold() -> None:
+    strata = quantiles({f"p{n:02d}": [float(n)] for n in range(12)}, folds=3)
+    assert Counter(strata.values()) == {0: 3, 1: 3, 2: 3, 3: 3}
+    assert max(quantiles({f"p{n}": [float(n)] for n in range(4)}, folds=4).values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "labels", "said"),
+    [
+        (SEVERAL, ["CN"] * 9 + ["MCI"] * 9 + ["AD"] * 2, r"labelled participants are CN 9, MCI 9, AD 2"),
+        (SEVERAL, ["CN"] * 9 + ["AD"] * 9, r"3 classes are needed.*MCI 0"),
+        (AGE, ["60", "70", "80"], r"cohort.folds = 5.*all 3"),
+    ],
+)
+def test_too_few_participants_are_counted(config: CohortConfig, labels: list[str], said: str) -> None:
+    with pytest.raises(BadInputError, match=said):
+        make_split(table(labels), config, 1)
+
+
+def test_a_task_answers_what_differs_between_kinds() -> None:
+    two, several, age = task_of(CohortConfig()), task_of(SEVERAL), task_of(AGE)
+    assert [task.classes for task in (two, several, age)] == [("CN", "AD"), ("CN", "MCI", "AD"), ()]
+    assert [task.units for task in (two, several, age)] == [(1,), (0, 1, 2), ()]
+    assert [task.scores for task in (two, age)] == [["probability"], ["prediction"]]
+    assert several.scores == ["probability_CN", "probability_MCI", "probability_AD"]
+    assert [several.is_control(label) for label in SEVERAL.labels] == [True, False, False]
+    assert [several.explains(label) for label in SEVERAL.labels] == [False, False, True]
+    assert age.is_control("70")
+    assert age.explains("70")
+    assert several.ranks_by(["CN", "MCI", "AD"], "abc") == [0.0, 0.0, 1.0]
+    assert age.ranks_by(["60", "70", "80"], "abc") == pytest.approx([-(1.5**0.5), 0.0, 1.5**0.5])
+    assert age.ranks_by(["70", "70"], "ab") == [0.0, 0.0]
+    assert [task.kind.of_person([0.0, 2.0, 1.0]) for task in (several, age)] == [2.0, 1.0]
+
+
+def test_a_part_in_which_all_have_one_number_is_refused() -> None:
+    with pytest.raises(BadInputError, match=r"fold 2: the validation part .* fewer than two values of age"):
+        require_labels(2, "validation", ["70", "70"], task_of(AGE))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"cohort": {"classes": ["CN", "AD"]}}, "at least three classes"),
+        ({"cohort": {"classes": ["MCI", "CN", "AD"]}}, "must begin with cohort.negative"),
+        ({"cohort": {"classes": ["CN", "MCI", "pMCI"]}}, "hold cohort.positive"),
+        ({"cohort": {"target": "age", "classes": ["CN", "MCI", "AD"]}}, "exclude each other"),
+        ({"cohort": {"target": "age"}, "attribution": {"start_value": "probability"}}, "not defined for a number"),
+        ({"cohort": {"target": "age", "split": "single"}}, "counts participants per class"),
+        ({"training": {"devices": 5}}, "training.devices must lie in 1..batch_size"),
+        ({"training": {"augmentation": {"noise_probability": 2.0}}}, "noise_probability must lie between"),
+        ({"training": {"augmentation": {"gamma": [1.5, 0.5]}}}, "gamma must be in rising order"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        load_config(overrides=settings)
+
+
+# One image as a cohort, and cohorts without labels of both classes.
+
+
+def image(path: Path, affine: np.ndarray | None = None, values: np.ndarray | None = None, codes: int = 1) -> Path:
+    values = np.random.default_rng(1).normal(size=(20, 24, 22)).astype(np.float32) if values is None else values
+    made = nib.Nifti1Image(values, np.diag([8.0, 8.0, 8.0, 1.0]) if affine is None else affine)
+    made.set_sform(made.affine, codes)
+    made.set_qform(made.affine, codes)
+    nib.save(made, path)
+    return path
+
+
+CONFIG = CohortConfig(max_voxel_mm=10.0)
+
+
+def test_one_image_is_a_cohort_of_one_person_of_whom_nothing_is_known(tmp_path) -> None:
+    cohort = read_scan(image(tmp_path / "sub-07_ses-M12_T1w.nii.gz"), CONFIG)
+    (scan,) = cohort.table.kept
+    assert (scan.participant_id, scan.session_id, scan.image) == ("sub-07", "ses-M12", "sub-07_ses-M12_T1w.nii.gz")
+    assert (scan.entry, scan.label, scan.age, scan.sex) == ("scan", None, None, None)
+    assert cohort.root == tmp_path
+    assert "neither age, sex nor diagnosis" in cohort.notes[-1]
+
+
+def test_the_name_says_whether_the_brain_was_extracted(tmp_path) -> None:
+    assert read_scan(image(tmp_path / "sub-07_desc-brain_T1w.nii.gz"), CONFIG).table.kept[0].entry == "brain"
+    plain = image(tmp_path / "scan.nii.gz")
+    assert read_scan(plain, dataclasses.replace(CONFIG, start_at="brain")).table.kept[0].entry == "brain"
+
+
+def test_someone_of_the_run_is_refused_under_the_names_of_sources(tmp_path) -> None:
+    table = tmp_path / "splits.tsv"
+    table.write_text("participant_id\nsub-ADNI131S0295\n")
+    config = dataclasses.replace(CONFIG, without=str(table))
+    with pytest.raises(BadInputError, match="sub-ADNI002S0295, who is among the people of the run"):
+        read_scan(image(tmp_path / "ADNI_002_S_0295_MR.nii.gz"), config)
+    assert read_scan(image(tmp_path / "ADNI_002_S_0296_MR.nii.gz"), config).table.kept
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: path.with_name("notes.txt"), "not an image"),
+        (lambda path: image(path, codes=0), "no usable orientation in the header"),
+        (lambda path: image(path, values=np.zeros((4, 4, 4, 2), np.float32)), "4D image where one 3D volume"),
+        (lambda path: image(path, values=np.ones((20, 24, 22), np.float32)), "all voxels are alike"),
+        (lambda path: image(path, values=np.full((20, 24, 22), np.nan, np.float32)), "alike or not numbers"),
+        (lambda path: image(path.with_name("sub-1_space-MNI305_T1w.nii.gz")), "in another space"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_reason(tmp_path, make, said) -> None:
+    path = make(tmp_path / "scan.nii.gz")
+    path.touch()
+    with pytest.raises(BadInputError, match=said) as raised:
+        read_scan(path, CONFIG)
+    assert str(raised.value).startswith(str(path))
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_an_image_that_ends_too_early_is_refused_before_it_is_registered(tmp_path) -> None:
+    path = image(tmp_path / "scan.nii.gz")
+    path.write_bytes(path.read_bytes()[:20000])
+    with pytest.raises(BadInputError, match="truncated file"):
+        read_scan(path, CONFIG)
+
+
+def cohort_of(**labels: int) -> InputCohort:
+    scans = [
+        Scan(f"sub-{label}{number}", None, f"{label}{number}", f"{label}{number}.nii", diagnosis=label,
+             label=None if label == "MCI" else label)
+        for label, count in labels.items() for number in range(count)
+    ]  # fmt: skip
+    return InputCohort(Path("/input"), "bids", ScanTable(tuple(scans)), ())
+
+
+@pytest.mark.parametrize(
+    ("labels", "counts"), [({"AD": 5}, "CN 0, AD 5"), ({"AD": 5, "CN": 2}, "CN 2, AD 5"), ({"MCI": 3}, "CN 0, AD 0")]
+)
+def test_without_three_people_of_each_class_nobody_has_a_label(labels, counts) -> None:
+    config = Config()
+    config = dataclasses.replace(config, attribution=dataclasses.replace(config.attribution, keep_maps="none"))
+    cohort, settings = to_apply(cohort_of(**labels), config)
+    assert {scan.label for scan in cohort.table} == {None}
+    assert {scan.diagnosis for scan in cohort.table} == set(labels)
+    assert counts in cohort.notes[-1]
+    assert settings.attribution.keep_maps == "all"  # the map of a person is what is asked for
+
+
+def test_with_both_classes_folds_are_as_many_as_they_can_be() -> None:
+    wanted = cohort_of(CN=4, AD=3)
+    cohort, settings = to_apply(wanted, Config())
+    assert cohort is wanted
+    assert settings.cohort.folds == 3
+    assert to_apply(cohort_of(CN=40, AD=30), Config())[1] == Config()
+    assert [fitting_folds(n, 10) for n in (3, 4, 5, 100)] == [3, 4, 5, 10]
+
+
+def test_a_task_other_than_two_classes_needs_its_labels(tmp_path) -> None:
+    config = dataclasses.replace(Config(), cohort=CohortConfig(target="age", max_voxel_mm=10.0))
+    with pytest.raises(BadInputError, match="networks that tell a number are applied to cohorts with age only"):
+        to_apply(read_scan(image(tmp_path / "scan.nii.gz"), config.cohort), config)
+
+
+def test_an_image_of_freesurfer_is_of_the_person_whose_folder_it_lies_in(tmp_path) -> None:
+    (tmp_path / "sub-01" / "mri").mkdir(parents=True)
+    path = tmp_path / "sub-01" / "mri" / "brain.mgz"
+    nib.save(nib.MGHImage(np.arange(693, dtype=np.float32).reshape(7, 9, 11), np.eye(4)), path)
+    (scan,) = read_scan(path, CONFIG).table.kept
+    assert (scan.participant_id, scan.scan_id, scan.entry) == ("sub-01", "sub-01", "brain")
+    known = tmp_path / "known.tsv"
+    known.write_text("participant_id\nsub-01\n")
+    with pytest.raises(BadInputError, match="sub-01, who is among the people of the run"):
+        read_scan(path, dataclasses.replace(CONFIG, without=str(known)))
+
+
+@pytest.fixture
+def applied_to_copies(tmp_path: Path) -> tuple[InputCohort, Config]:
+    """Three new people: copies of someone trained with and of someone who was not, and a scan of someone else."""
+    run = RunLayout(tmp_path / "run")
+    for folder in (tmp_path / "old", tmp_path / "new", run.logs):
+        folder.mkdir(parents=True)
+    run.config.write_text('[run]\ninput = "../old"\npreset = "standard"\n')
+    Split((Fold(0, ("sub-a",), (), ("sub-b",)),)).write(run)
+    ScanTable(tuple(Scan(f"sub-{name}", None, name, f"{name}.nii") for name in "abc")).write(run)
+    digests = DigestCache(run.digests)
+    for name, content in (("a", "one"), ("b", "two"), ("c", "six")):
+        (tmp_path / "old" / f"{name}.nii").write_text(content)
+        digests.stamp(tmp_path / "old" / f"{name}.nii")
+    digests.save()
+    shutil.rmtree(tmp_path / "old")  # the scans of a run need not be there
+    for name, content in (("x", "one"), ("y", "six"), ("z", "ten")):
+        (tmp_path / "new" / f"{name}.nii").write_text(content)
+    scans = ScanTable(tuple(Scan(f"sub-{name}", None, name, f"{name}.nii") for name in "xyz"))
+    config = dataclasses.replace(Config(), training=TrainingConfig(networks_of=str(run.root)))
+    config = dataclasses.replace(config, cohort=CohortConfig(without=str(SPLITS_TABLE.path(run))))
+    return InputCohort(tmp_path / "new", "bids", scans, ()), config
+
+
+def test_copies_of_people_of_the_run_are_left_out_under_any_id(applied_to_copies) -> None:
+    cohort, config = applied_to_copies
+    table = to_apply(cohort, config)[0].table
+    assert [scan.participant_id for scan in table.kept] == ["sub-y", "sub-z"]
+    assert (
+        table.scans[0].reason == "has the same image, byte for byte, as a person of the run whose networks are applied"
+    )
+    alone = dataclasses.replace(cohort, table=ScanTable(cohort.table.scans[:1]))
+    with pytest.raises(BadInputError, match=r"byte for byte.*: sub-x\. Give scans of other people"):
+        to_apply(alone, config)
+
+
+def test_copies_among_new_people_are_named(applied_to_copies) -> None:
+    cohort, config = applied_to_copies
+    cohort, _ = to_apply(cohort, dataclasses.replace(config, cohort=CohortConfig()))
+    assert len(cohort.table.kept) == 3
+    assert any("byte for byte" in note and note.endswith(": sub-x") for note in cohort.notes)

@@ -1,20 +1,34 @@
-"""DICOM series found, grouped and judged by their headers."""
+"""DICOM: series and headers, their conversion, and ADNI downloads of them."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
+import nibabel as nib
+import numpy as np
 import pydicom
 import pytest
 from dicom_series import SECRET_WORDS, volume, write_series
+from input_trees import AdniTree
 from other_user import nobody
 from pydicom.uid import BasicTextSRStorage
 
 from heatlas.pipeline.cohort.candidates import walk_input
+from heatlas.pipeline.cohort.images import conversion
+from heatlas.pipeline.cohort.images.conversion import convert_scans
 from heatlas.pipeline.cohort.images.dicom import DicomSeries, read_folder, series_of
 from heatlas.pipeline.cohort.images.files import dicom_files
+from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.run.work.jobs import Outcome
+
+# DICOM series found, grouped and judged by their headers.
 
 
 def read(root: Path, folder: str = "series", max_voxel_mm: float = 5.0) -> list[DicomSeries]:
@@ -202,3 +216,250 @@ def test_the_real_series(real_data: Path, tmp_path: Path) -> None:
     (tmp_path / "studyforrest-t1w" / "N2D_0100.dcm").unlink()
     (head,) = read(tmp_path, "studyforrest-t1w")
     assert (head.problem or "").startswith("missing slices: 1 of 384, after slice 99")
+
+
+# DICOM to NIfTI as a unit of work: values and geometry, faults, repeats, and no word of the header.
+
+
+def scan(image: str, participant: str = "sub-01") -> Scan:
+    return Scan(participant, "ses-M000", "I1", image)
+
+
+def convert(root: Path, out: Path, *scans: Scan) -> tuple[list[Scan], list[Outcome]]:
+    with ThreadPoolExecutor(1) as executor:
+        return convert_scans(RunLayout(out), root, scans, 5.0, executor)
+
+
+def all_bytes(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_voxels_lie_where_the_header_says(tmp_path: Path) -> None:
+    data = volume()
+    write_series(tmp_path / "in" / "Ünder 1 score", data, suffix="")
+    before = all_bytes(tmp_path / "in")
+    ((converted,), (outcome,)) = convert(tmp_path / "in", tmp_path / "out", scan("Ünder 1 score/2_0000"))
+    assert (outcome.status, outcome.message) == ("done", "")
+    assert converted.image == "Ünder 1 score/2_0000"
+    assert converted.file == str(tmp_path / "out/sub-01/ses-M000/anat/sub-01_ses-M000_desc-converted_T1w.nii.gz")
+    image = nib.load(converted.file)
+    assert sorted(image.shape) == [10, 12, 18]
+    assert image.get_data_dtype() == np.int16
+    assert int(image.header["sform_code"]) == int(image.header["qform_code"]) == 1
+    # DICOM is LPS: x of the world is minus x of the header. Voxels are 5 (columns), 4 (rows), 3 mm.
+    for k, j, i in [(0, 0, 0), (17, 11, 9), (5, 2, 7)]:
+        world = [20.0 - 5 * i, 24.0 - 4 * j, 7.0 + 3 * k, 1]
+        voxel = np.rint(np.linalg.inv(image.affine) @ world).astype(int)[:3]
+        assert np.asarray(image.dataobj)[tuple(voxel)] == data[k, j, i]
+    assert all_bytes(tmp_path / "in") == before
+    assert not list((tmp_path / "out" / ".scratch").iterdir())
+
+
+def test_a_second_run_does_nothing_and_another_folder_gets_the_same_bytes(tmp_path: Path) -> None:
+    paths = write_series(tmp_path / "in" / "series")
+    one = scan("series/2_0000.dcm")
+    ((first,), _) = convert(tmp_path / "in", tmp_path / "out", one)
+    ((again,), (outcome,)) = convert(tmp_path / "in", tmp_path / "out", one)
+    assert (again, outcome.status) == (first, "unchanged")
+    ((other,), _) = convert(tmp_path / "in", tmp_path / "elsewhere", one)
+    assert Path(other.file).read_bytes() == Path(first.file).read_bytes()
+    changed = pydicom.dcmread(paths[3])
+    changed.PixelData = bytes(len(changed.PixelData))
+    changed.save_as(paths[3])
+    ((_,), (outcome,)) = convert(tmp_path / "in", tmp_path / "out", one)
+    assert outcome.status == "done"
+    assert Path(first.file).read_bytes() != Path(other.file).read_bytes()
+
+
+def test_only_the_chosen_series_of_a_folder(tmp_path: Path) -> None:
+    write_series(tmp_path / "in" / "series")
+    write_series(tmp_path / "in" / "series", volume(3), SeriesNumber=1)
+    ((converted,), _) = convert(tmp_path / "in", tmp_path / "out", scan("series/2_0000.dcm"))
+    assert sorted(nib.load(converted.file).shape) == [10, 12, 18]
+
+
+def test_a_bad_series_fails_alone_with_its_reason_and_is_forgotten_when_gone(tmp_path: Path) -> None:
+    write_series(tmp_path / "in" / "good")
+    write_series(tmp_path / "in" / "bad", volume(24))[8].unlink()
+    nifti, dropped = scan("brain.nii.gz", "sub-03"), scan("lost/1.dcm", "sub-04").dropped("not wanted")
+    scans = (scan("good/2_0000.dcm"), scan("bad/2_0000.dcm", "sub-02"), nifti, dropped)
+    left, outcomes = convert(tmp_path / "in", tmp_path / "out", *scans)
+    assert [outcome.status for outcome in outcomes] == ["done", "failed"]
+    assert [one.participant_id for one in left] == ["sub-01", "sub-03", "sub-04"]
+    assert (left[1], left[2]) == (nifti, dropped)
+    failures = read_table(RunLayout(tmp_path / "out").failures)
+    assert failures["stage"].tolist() == ["conversion"]
+    assert failures["message"][0] == (
+        "bad/2_0000.dcm: missing slices: 1 of 24, after slice 8; download the series again."
+    )
+    assert convert(tmp_path / "in", tmp_path / "out", nifti) == ([nifti], [])
+    assert not len(read_table(RunLayout(tmp_path / "out").failures))
+
+
+def test_a_series_whose_pixels_cannot_be_decoded(tmp_path: Path) -> None:
+    for path in write_series(tmp_path / "in" / "series"):
+        header = pydicom.dcmread(path)
+        header.file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.4.90"  # JPEG 2000, which these pixels are not
+        header["PixelData"].is_undefined_length = True
+        header.PixelData = pydicom.encaps.encapsulate([b"no JPEG 2000 at all."])
+        header.save_as(path)
+    left, (outcome,) = convert(tmp_path / "in", tmp_path / "out", scan("series/2_0000.dcm"))
+    assert (left, outcome.status) == ([], "failed")
+    assert outcome.message.startswith("series/2_0000.dcm: dcm2niix makes no image of series 2 (18 slices of 12 x 10).")
+
+
+def test_without_the_converter_the_message_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_series(tmp_path / "in" / "series")
+    monkeypatch.setattr(conversion.importlib.util, "find_spec", lambda name: None)
+    _, (outcome,) = convert(tmp_path / "in", tmp_path / "out", scan("series/2_0000.dcm"))
+    assert outcome.message == "dcm2niix is needed to read DICOM and is not installed: pip install dcm2niix."
+
+
+def test_no_word_of_the_header_is_in_any_file(tmp_path: Path) -> None:
+    """dcm2niix's own files would hold the study's description, the institution, serial numbers and times."""
+    write_series(tmp_path / "in" / "good")
+    write_series(tmp_path / "in" / "bad", volume(24))[8].unlink()
+    convert(tmp_path / "in", tmp_path / "out", scan("good/2_0000.dcm"), scan("bad/2_0000.dcm", "sub-02"))
+    files = all_bytes(tmp_path / "out")
+    assert any("failures" in name for name in files)
+    image_name = next(name for name in files if name.endswith(".nii.gz"))
+    files[image_name] = gzip.decompress(files[image_name])
+    for name, content in files.items():
+        assert not [word for word in (*SECRET_WORDS, "082030", "1.2.3", "MPRAGE") if word.encode() in content], name
+    sidecar = json.loads(files[image_name.replace(".nii.gz", ".json")])
+    assert sidecar["EchoTime"] == pytest.approx(0.00298)
+    assert (sidecar["MagneticFieldStrength"], sidecar["Manufacturer"], sidecar["Slices"]) == (3, "Siemens", 18)
+    assert sidecar["Sources"] == ["bids:raw:good/2_0000.dcm"]
+
+
+@pytest.mark.ci
+def test_the_real_series_conversion(real_data: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(real_data / "dicom" / "studyforrest-t1w.zip") as archive:
+        archive.extractall(tmp_path / "in")
+    ((head,), _) = convert(tmp_path / "in", tmp_path / "out", scan("studyforrest-t1w/N2D_0001.dcm"))
+    image = nib.load(head.file)
+    assert sorted(image.shape) == [274, 384, 384]
+    np.testing.assert_allclose(sorted(image.header.get_zooms()), [2 / 3, 2 / 3, 0.7], atol=1e-3)
+    content = gzip.decompress(Path(head.file).read_bytes())
+    for word in (b"Hanke", b"Jane_Doe", b"19660101", b"132518"):  # physician, patient, birth date, time of day
+        assert word not in content
+        assert word.decode() not in Path(head.file.replace(".nii.gz", ".json")).read_text(encoding="utf-8")
+    ((fruit,), _) = convert(real_data / "dicom", tmp_path / "out", scan("fruit-ir-spgr/00001.dcm", "sub-02"))
+    image = nib.load(fruit.file)
+    assert image.shape == (196, 256, 256)
+    assert nib.aff2axcodes(image.affine) == ("R", "A", "S")
+
+
+# An ADNI download as DICOM: which series is which image, and what becomes of the others.
+
+P = "002_S_0295"
+FOLDER = f"ADNI/{P}/MPRAGE/2006-04-18_08_20_30.0/I1001"
+
+
+def scans_of(adni: AdniTree) -> dict[str, Scan]:
+    adni.row(P)
+    return {s.scan_id: s for s in adni.read().table if s.participant_id == "sub-ADNI002S0295"}
+
+
+def test_a_series_is_one_scan_named_by_its_first_file(adni: AdniTree) -> None:
+    write_series(adni.root / FOLDER, suffix="")
+    scan = scans_of(adni)["I1001"]
+    assert (scan.kept, scan.session_id, scan.diagnosis) == (True, "ses-M000", "CN")
+    assert scan.image == f"{FOLDER}/2_0000"
+    assert scan.field_strength == 3.0  # of the header; the table says 1.5
+
+
+def test_a_series_and_an_image_of_one_visit(adni: AdniTree) -> None:
+    write_series(adni.root / FOLDER)
+    adni.image(P, number="I0999", sequence="MPR__GradWarp__B1_Correction__N3")
+    found = scans_of(adni)
+    assert {number: scan.kept for number, scan in found.items()} == {"I0999": True, "I1001": False}
+    assert (found["I1001"].reason or "").startswith("another scan of this session is preferred: I0999")
+
+
+def test_a_fault_is_the_reason(adni: AdniTree) -> None:
+    write_series(adni.root / FOLDER, volume(24))[9].unlink()
+    assert scans_of(adni)["I1001"].reason == "missing slices: 1 of 24, after slice 9; download the series again"
+
+
+def test_a_localizer_beside_the_scan_does_not_spoil_it(adni: AdniTree) -> None:
+    write_series(adni.root / FOLDER)
+    write_series(adni.root / FOLDER, volume(3), SeriesNumber=1)
+    found = scans_of(adni)
+    assert found["I1001"].kept
+    assert found["I1001_series-1"].reason == "too few slices for a head: 3, a localizer or a fragment"
+    assert f"1 folder holds several DICOM series, each is listed: {FOLDER}" in adni.read().notes
+
+
+def test_another_sequence_beside_the_scan_is_told_by_its_header(adni: AdniTree) -> None:
+    write_series(adni.root / FOLDER)
+    write_series(adni.root / FOLDER, SeriesNumber=5, SeriesDescription="T2 TSE Quasimodo", ProtocolName="T2")
+    found = scans_of(adni)
+    assert found["I1001"].kept
+    assert found["I1001_series-5"].reason == (
+        "not named as a T1-weighted sequence by its DICOM header: series 5 (18 slices of 12 x 10)"
+    )
+
+
+def test_of_two_that_could_be_the_image_none_is_taken(adni: AdniTree) -> None:
+    write_series(adni.root / FOLDER)
+    write_series(adni.root / FOLDER, SeriesNumber=3)
+    found = scans_of(adni)
+    assert not any(scan.kept for scan in found.values())
+    assert set(found) == {"I1001_series-2", "I1001_series-3"}
+    for scan in found.values():
+        assert (scan.reason or "").startswith("several series in one folder: series 2 (18 slices of 12 x 10), series 3")
+
+
+def test_without_a_folder_of_the_sequence_the_header_names_it(adni: AdniTree) -> None:
+    write_series(adni.root / "ADNI" / P / "2006-04-18_08_20_30.0" / "I1001")
+    write_series(
+        adni.root / "ADNI" / P / "2006-04-18_09_20_30.0" / "I1002",
+        SeriesDescription="FLAIR for Esmeralda",
+        ProtocolName="",
+    )
+    found = scans_of(adni)
+    assert found["I1001"].kept
+    assert found["I1002"].reason == "not named as a T1-weighted sequence (MPRAGE, SPGR): DICOM series"
+
+
+def test_the_date_of_the_header_stands_in(adni: AdniTree) -> None:
+    write_series(adni.root / "ADNI" / P / "MPRAGE" / "I1001")
+    assert scans_of(adni)["I1001"].session_id == "ses-M000"
+    write_series(adni.root / "ADNI" / P / "MPRAGE" / "I1002", AcquisitionDate="20110418")
+    assert (scans_of(adni)["I1002"].reason or "").startswith("no row in ADNIMERGE within 92 days of the scan: 2011")
+
+
+@pytest.mark.parametrize(
+    ("patient", "kept"), [(P, True), ("099_S_0295", True), ("HOSP-1", True), ("002_S_0413", False)]
+)
+def test_a_header_of_another_participant(adni: AdniTree, patient: str, kept: bool) -> None:
+    """099_S_0295 is the same person, RID 295, at another site; a hospital's number says nothing."""
+    write_series(adni.root / FOLDER, PatientID=patient)
+    scan = scans_of(adni)["I1001"]
+    assert scan.kept == kept
+    if not kept:
+        assert scan.reason == (f"unclear participant: the folder says {P}, the DICOM header another participant")
+
+
+def test_a_folder_of_series_alone_is_no_input_and_says_what_to_do(adni: AdniTree) -> None:
+    write_series(adni.root / "series")
+    with pytest.raises(
+        Exception, match=r"18 DICOM files seen\. Put each DICOM series into a folder of its participant"
+    ):
+        adni.read(as_is=True)
+    write_series(adni.root / FOLDER)
+    scans_of(adni)
+    assert "1 image outside participants' folders (NNN_S_NNNN) ignored: series (DICOM)" in adni.read().notes
+
+
+def test_nothing_of_the_header_is_in_table_or_notes(adni: AdniTree, tmp_path: Path) -> None:
+    for series, header in enumerate(({}, {"Modality": "CT"}, {"BodyPartExamined": "KNEE"}, {"SeriesDescription": "x"})):
+        write_series(adni.root / FOLDER.replace("I1001", f"I200{series}"), **header)
+    write_series(adni.root / FOLDER)
+    write_series(adni.root / FOLDER, SeriesNumber=3)
+    adni.row(P)
+    cohort = adni.read()
+    cohort.table.write(tmp_path / "scans.tsv")
+    text = (tmp_path / "scans.tsv").read_text() + repr(cohort)
+    assert not [word for word in SECRET_WORDS if word in text]

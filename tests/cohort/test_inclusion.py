@@ -1,18 +1,31 @@
-"""Inclusion by rule: what is met, what is unknown, what is refused, in every kind of input."""
+"""Which scans enter: rules, preference, and images under several names."""
 
 from __future__ import annotations
 
+import dataclasses
+import random
+from pathlib import Path
+
+import numpy as np
 import pandas as pd
 import pytest
+from adni_csv import write_csv
+from input_trees import AdniTree, BidsTree, image_bytes
 
-from heatlas.pipeline.cohort.candidates import Candidate
+from heatlas.pipeline.cohort.adni.download import CRITERIA, preference
+from heatlas.pipeline.cohort.adni.image_tables import ImageFacts, read_image_tables
+from heatlas.pipeline.cohort.candidates import Candidate, same_images
 from heatlas.pipeline.cohort.people.inclusion import apply_rule, steps
 from heatlas.pipeline.cohort.people.splits import make_split
+from heatlas.pipeline.cohort.reading import ScanSelection, read_cohort
 from heatlas.pipeline.cohort.records import FollowUp, Scan
+from heatlas.pipeline.cohort.sharing import Disguise
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+
+# Inclusion by rule: what is met, what is unknown, what is refused, in every kind of input.
 
 AGES = {"a": 55.0, "b": 60.0, "c": 75.0, "d": None, "e": 95.0}
 CDRS = {"a": 0.0, "b": 0.5, "c": None, "d": 1.0, "e": 0.0}
@@ -76,8 +89,9 @@ def test_each_part_is_counted_and_other_reasons_stand_apart() -> None:
     table = pd.DataFrame({"kept": [s.kept for s in scans], "reason": [s.reason for s in scans]})
     made = steps(table, read_rule("age >= 60 and cdr >= 0"))
     assert [(one.part, len(one.left), one.not_met, one.unknown) for one in made] == [
-        ("age >= 60", 3, 1, 1), ("cdr >= 0", 2, 0, 1),
-    ]  # fmt: skip
+        ("age >= 60", 3, 1, 1),
+        ("cdr >= 0", 2, 0, 1),
+    ]
 
 
 def test_columns_of_the_source_and_of_the_clinical_table() -> None:
@@ -189,3 +203,254 @@ def test_too_few_people_after_inclusion_are_said_to_be_left_by_the_rule(bids) ->
         config = CohortConfig(folds=3, include=rule)
         with pytest.raises(BadInputError, match=message):
             make_split(bids.read(include=rule).table, config, 43)
+
+
+P = "002_S_0295"
+MAYO = "loni_image,loni_series,series_type,series_selected,series_quality\n"
+
+
+def rank(
+    description: str = "MPRAGE",
+    number: str = "I5",
+    facts: ImageFacts | None = None,
+    days: int | None = 3,
+    **settings: str,
+) -> tuple[int, ...]:
+    return preference(description, number, facts or ImageFacts(), days, CohortConfig(**settings))  # type: ignore[arg-type]
+
+
+PAIRS = [
+    (rank(facts=ImageFacts(grade=3)), rank(facts=ImageFacts(failed="x"))),
+    (rank("MPRAGE_Repeat"), rank("Accelerated_Sagittal_MPRAGE")),
+    (rank(facts=ImageFacts(grade=3)), rank(facts=ImageFacts(selected=False))),
+    (rank("MPRAGE_Repeat"), rank("MPR__GradWarp", facts=ImageFacts(grade=2))),
+    (rank("MPR-R__GradWarp__B1_Correction__N3__Scaled"), rank("MPR__GradWarp__N3")),
+    (rank("MPRAGE", facts=ImageFacts(field_strength=3.0)), rank("MPRAGE_Repeat", facts=ImageFacts(field_strength=1.5))),
+    (rank(facts=ImageFacts(field_strength=1.5), days=80), rank(facts=ImageFacts(field_strength=3.0), days=1)),
+    (rank(number="I99", days=1), rank(number="I5", days=2)),
+    (rank(number="I5"), rank(number="I40")),
+]
+
+
+@pytest.mark.parametrize(("position", "pair"), list(enumerate(PAIRS)))
+def test_each_point_goes_before_all_later_ones(position: int, pair: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    better, worse = pair
+    assert better < worse
+    assert next(i for i, (one, other) in enumerate(zip(better, worse, strict=True)) if one != other) == position
+    assert len(better) == len(CRITERIA) == len(PAIRS)
+
+
+def test_an_image_without_a_grade_is_none_the_worse_for_it() -> None:
+    assert rank() == rank(facts=ImageFacts(grade=1, selected=True))
+
+
+def test_protocol_and_field_strength_are_options() -> None:
+    fast, full = "Accelerated_Sag_IR-FSPGR", "Sag_IR-SPGR"
+    assert rank(full) < rank(fast)
+    assert rank(fast, preferred_protocol="accelerated") < rank(full, preferred_protocol="accelerated")
+    weak, strong = ImageFacts(field_strength=1.494), ImageFacts(field_strength=3.0)
+    assert rank(facts=weak) < rank(facts=strong) < rank()
+    settings = {"preferred_field_strength": "3"}
+    assert rank(facts=strong, **settings) < rank(facts=weak, **settings) < rank(**settings)
+
+
+def test_a_table_has_the_last_word_on_acceleration() -> None:
+    assert rank("MPRAGE", facts=ImageFacts(accelerated=True)) > rank(
+        "MPRAGE_GRAPPA", facts=ImageFacts(accelerated=False)
+    )
+
+
+def scans_of(adni: AdniTree, **settings: str) -> dict[str, Scan]:
+    return {scan.scan_id: scan for scan in adni.read(**settings).table if scan.participant_id.endswith("0295")}
+
+
+def test_a_failed_scan_is_dropped_with_the_table_and_grade(adni: AdniTree) -> None:
+    adni.image(P, number="I1")
+    adni.image(P, number="I2", sequence="MPRAGE_Repeat")
+    adni.row(P)
+    write_csv(adni.root / "mayoadirl_mri_imageqc_12_08_15.csv", MAYO + "I1,S1,T1,1,4\nI2,S2,T1,0,2\n")
+    scans = scans_of(adni)
+    assert scans["I1"].reason == ("failed ADNI's quality control: mayoadirl_mri_imageqc_12_08_15.csv series_quality 4")
+    assert scans["I2"].kept
+
+
+def test_a_failed_scan_may_be_kept_and_then_comes_last(adni: AdniTree) -> None:
+    adni.image(P, number="I1")
+    adni.image(P, number="I2", sequence="MPRAGE_Repeat")
+    adni.row(P)
+    write_csv(adni.root / "MRIPROT_01Jan2025.csv", "RID,LONIUID,PASS\n295,S1,0\n295,S7,-4\n")
+    write_csv(adni.root / "MPRAGEMETA.csv", "SubjectID,ImageUID,SeriesID,MagStrength\n002_S_0295,1,1,1.5\n")
+    scans = scans_of(adni, failed_quality="keep")
+    assert scans["I1"].reason == ("another scan of this session is preferred: I2 (it passed ADNI's quality control)")
+    (adni.root / "ADNI" / P / "MPRAGE_Repeat").rename(adni.root / "aside")
+    assert scans_of(adni, failed_quality="keep")["I1"].kept
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        MAYO,
+        "RID,LONI_STUDY,LONI_SERIES,LONI_IMAGE,SERIES_TYPE,SERIES_SELECTED,SERIES_QUALITY,T1_ACCELERATED,FIELD_STRENGTH\n",
+    ],
+)
+def test_old_and_new_columns_of_the_grades(adni: AdniTree, header: str) -> None:
+    adni.image(P, number="I1")
+    adni.image(P, number="I2")
+    adni.image(P, number="I3")
+    adni.row(P)
+    if header == MAYO:
+        rows = "I1,S1,T1,0,1\nI2,S2,T1,1,3\nI3,S3,T1,0,-1\n"
+    else:
+        rows = "295,9,1,1,MT1,FALSE,1,,3.0\n295,9,2,2,MT1,TRUE,3,,3.0\n295,9,3,3,MT1,FALSE,-1,,3.0\n"
+    name = "MAYOADIRL_MRI_IMAGEQC_12_08_15_14Oct2024.csv" if header == MAYO else "MAYOADIRL_MRI_QUALITY_ADNI3_x.csv"
+    write_csv(adni.root / name, header + rows)
+    scans = scans_of(adni)
+    assert [scan_id for scan_id, scan in scans.items() if scan.kept] == ["I2"]
+    assert scans["I1"].reason == "another scan of this session is preferred: I2 (selected by the Mayo Clinic)"
+    assert scans["I2"].field_strength == (1.5 if header == MAYO else 3.0)
+
+
+def test_a_grade_belongs_to_all_that_was_made_from_a_series(adni: AdniTree) -> None:
+    made = "MPR__GradWarp__B1_Correction__N3__Scaled"
+    adni.image(P, number="I11", sequence=made, name="ADNI_MR_x_S1_I11.nii")
+    adni.image(P, number="I12", sequence=made, name="ADNI_MR_x_S2_I12.nii")
+    adni.image(P, number="I2")
+    adni.row(P)
+    write_csv(adni.root / "MAYOADIRL_MRI_IMAGEQC.csv", MAYO + "I1,S1,T1,0,3\nI2,S2,T1,1,1\n")
+    scans = scans_of(adni)
+    assert [scan_id for scan_id, scan in scans.items() if scan.kept] == ["I12"]
+
+
+def test_mpragemeta_gives_visit_date_and_field_where_folders_do_not(adni: AdniTree) -> None:
+    adni.image(P, None, "I1001")
+    adni.image(P, None, "I1002")
+    adni.row(P, "bl", "2006-04-10")
+    adni.row(P, "m12", "2007-04-10")
+    content = (
+        "SubjectID,Visit,MagStrength,Sequence,ScanDate,StudyID,SeriesID,ImageUID,Orig/Proc\n"
+        "002_S_0295,ADNI Screening,3.0,MPRAGE,3/20/2006,1,1,1001,Original\n"
+        "002_S_0295,ADNI1/GO Month 12,1.5,MPRAGE Repeat,2007-04-12,2,2,1002.0,Original\n"
+    )
+    write_csv(adni.root / "mpragemeta_14Oct2024.csv", content)
+    scans = scans_of(adni)
+    assert [(s.session_id, s.field_strength) for s in scans.values()] == [("ses-M000", 3.0), ("ses-M012", 1.5)]
+
+
+@pytest.mark.parametrize("content", ["", "RID,PASS\n295,0\n", "LONIUID,PASS\n"])
+def test_a_table_of_grades_that_cannot_be_used_is_named(adni: AdniTree, content: str) -> None:
+    adni.image(P)
+    adni.row(P)
+    write_csv(adni.root / "MRIQUALITY.csv", content)
+    cohort = adni.read()
+    assert any(note.startswith("MRIQUALITY.csv is not used: ") for note in cohort.notes)
+    assert next(scan for scan in cohort.table if scan.scan_id == "I1001").kept
+
+
+def test_the_choice_does_not_depend_on_the_order_of_files(adni: AdniTree) -> None:
+    ranks = [rank("MPRAGE", f"I{n}", days=n % 3) for n in range(8)] + [rank("MPRAGE_Repeat", "I9")]
+    shuffled = ranks[:]
+    random.Random(1).shuffle(shuffled)
+    assert sorted(shuffled) == sorted(ranks)
+    assert len(set(ranks)) == len(ranks)
+
+
+def test_two_rows_of_one_series_count_as_the_worse(adni: AdniTree) -> None:
+    write_csv(adni.root / "a.csv", MAYO + "I1,S7,T1,1,1\n,,T1,0,4\nI2,S7,T1,0,3\n")
+    tables, notes = read_image_tables(adni.root, {"MAYOADIRL_MRI_IMAGEQC": "a.csv"})
+    assert notes == ["a.csv: 1 row without image or series number left out"]
+    assert (tables.of("I9", "x/S7/I9/a.nii").grade, tables.of("I9", "x/S7/I9/a.nii").selected) == (3, True)
+    assert tables.of("I1", "x/I1/a.nii").grade == 1
+    assert tables.of("brain", "x/brain.nii") == ImageFacts()
+
+
+# One image that enters under several names: copied, linked, of other people or of another visit.
+
+SEX = {"contrast_column": "sex", "negative": "F", "positive": "M"}
+
+
+def head(name: str) -> bytes:
+    """An image of one size for everyone, of other content for every name."""
+    content = bytearray(image_bytes((40, 50, 60)))
+    content[352:] = np.random.default_rng(sum(name.encode())).bytes(len(content) - 352)
+    return bytes(content)
+
+
+def four_people(bids: BidsTree) -> None:
+    for name in "abcd":
+        bids.image(f"sub-{name}/anat/sub-{name}_T1w.nii", head(name))
+    bids.table(
+        "participants.tsv", "participant_id sex", *(f"sub-{name} {'FM'[i % 2]}" for i, name in enumerate("abcd"))
+    )
+
+
+def linked(path: Path, other: Path) -> None:
+    path.unlink()
+    path.symlink_to(other)
+
+
+WAYS = {
+    "copied": lambda path, other: path.write_bytes(other.read_bytes()),
+    "linked": linked,
+    "one byte differs": lambda path, other: path.write_bytes(other.read_bytes()[:-1] + b"\x99"),
+    "the first bytes differ": lambda path, other: path.write_bytes(
+        other.read_bytes()[:400] + b"\x99\x98\x97" + other.read_bytes()[403:]
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_image_of_two_people(bids: BidsTree, way: str) -> None:
+    four_people(bids)
+    WAYS[way](bids.root / "sub-b/anat/sub-b_T1w.nii", bids.root / "sub-d/anat/sub-d_T1w.nii")
+    cohort = bids.read(**SEX)
+    said = (
+        "1 image is used as several scans, byte for byte; find out whom each shows and remove the copies: sub-b = sub-d"
+    )
+    same = way in ("copied", "linked")
+    assert cohort.same_images == (said if same else "")
+    assert (said in cohort.notes) == same
+    assert len(cohort.table.kept) == 4
+
+
+def test_images_of_two_visits_and_of_several_groups(bids: BidsTree) -> None:
+    scans = [("a", "1", "x"), ("a", "2", "x"), ("b", "1", "y"), ("b", "2", "z"), ("c", "1", "y"), ("d", "1", "y")]
+    for person, visit, content in scans:
+        bids.image(f"sub-{person}/ses-{visit}/anat/sub-{person}_ses-{visit}_T1w.nii", head(content))
+    bids.table("participants.tsv", "participant_id sex", "sub-a F", "sub-b M", "sub-c F", "sub-d M")
+    said = bids.read(**SEX).same_images
+    assert said.startswith("2 images are used as several scans")
+    assert said.endswith(": sub-a_ses-1 = sub-a_ses-2, sub-b_ses-1 = sub-c_ses-1 = sub-d_ses-1")
+
+
+def test_an_adni_download(adni: AdniTree) -> None:
+    for n, ptid in enumerate(("002_S_0295", "002_S_0300", "002_S_0301"), 1):
+        adni.image(ptid, "2006-04-18", f"I{n}", content=head("xyx"[n - 1]))
+        adni.row(ptid, dx="CN")
+    adni.both_classes()
+    adni.image("999_S_9999", number="I9999", content=head("q"))
+    assert adni.read().same_images.endswith(": sub-ADNI002S0295_ses-M000 = sub-ADNI002S0301_ses-M000")
+
+
+def test_pseudonyms_are_kept(bids: BidsTree) -> None:
+    four_people(bids)
+    WAYS["copied"](bids.root / "sub-b/anat/sub-b_T1w.nii", bids.root / "sub-d/anat/sub-d_T1w.nii")
+    disguise = Disguise("0123456789abcdef0123456789abcdef", ("ids", "sites"))
+    cohort = read_cohort(bids.root, CohortConfig(**SEX), 43, ScanSelection(disguise=disguise))
+    names = cohort.same_images.rpartition(": ")[2].split(" = ")
+    assert len(names) == 2
+    assert set(names) < {scan.participant_id for scan in cohort.table}
+    assert not {"sub-b", "sub-d"} & set(names)
+
+
+def test_whole_files_are_read_only_where_size_and_middle_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = {"a": b"1" * 99, "b": b"1" * 98, "c": b"2" * 200_000, "d": b"3" + b"2" * 199_999, "e": b"3" * 200_000}
+    scans = [Scan(f"sub-{name}", None, name, name) for name in contents]
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    read: list[str] = []
+    from heatlas.pipeline.cohort import candidates as module
+
+    monkeypatch.setattr(module, "file_digest", lambda path: read.append(path.name))
+    module.same_images(tmp_path, scans)
+    assert read == ["c", "d"]
+    assert same_images(tmp_path, [dataclasses.replace(scans[0], image="gone")]) == []

@@ -77,7 +77,7 @@ def test_separators_and_the_place_of_the_table_do_not_matter(folder, tmp_path) -
 def test_visits_without_a_scan_say_who_progressed(folder) -> None:
     cohort = read(
         folder, "path,participant_id,session,diagnosis", "a.nii,1,bl,MCI", ",1,m24,AD", "b.nii,2,bl,MCI", ",2,m36,MCI"
-    )  # fmt: skip
+    )
     assert [scan.progression for scan in cohort.table.kept] == ["pMCI", "sMCI"]
     assert "2 rows of people.csv without a path: sub-1 ses-M024, sub-2 ses-M036" in cohort.notes
     assert "2 images in the folder without a row ignored: c.nii, deep/d.nii" in cohort.notes
@@ -99,8 +99,9 @@ def test_files_of_one_name_are_told_apart_by_their_people(folder) -> None:
     cohort = read(folder, "path,participant,group", "p1/T1.mgz,p1,a", "p2/T1.mgz,p2,b", contrast_column="group",
                   negative="a", positive="b")  # fmt: skip
     assert [(s.scan_id, s.image, s.label) for s in cohort.table.kept] == [
-        ("sub-p1", "p1/T1.mgz", "a"), ("sub-p2", "p2/T1.mgz", "b")
-    ]  # fmt: skip
+        ("sub-p1", "p1/T1.mgz", "a"),
+        ("sub-p2", "p2/T1.mgz", "b"),
+    ]
     assert not any("unsupported format" in note for note in cohort.notes)
 
 

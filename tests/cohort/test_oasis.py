@@ -48,9 +48,10 @@ def test_oasis_1_is_recognised_and_read_with_either_table(oasis: OasisTree, name
     scans = {scan.scan_id: scan for scan in cohort.table}
     first = scans["OAS1_0001_MR1"]
     assert (first.participant_id, first.session_id, first.image) == (
-        "sub-OASIS10001", "ses-M000",
+        "sub-OASIS10001",
+        "ses-M000",
         "disc1/OAS1_0001_MR1/PROCESSED/MPRAGE/SUBJ_111/OAS1_0001_MR1_mpr_n4_anon_sbj_111.img",
-    )  # fmt: skip
+    )
     assert (first.diagnosis, first.age, first.sex, first.mmse, first.cdr, first.field_strength, first.entry) == (
         "CN", 74.0, "F", 29.0, 0.0, 1.5, "scan",
     )  # fmt: skip
@@ -68,8 +69,9 @@ def test_oasis_1_is_recognised_and_read_with_either_table(oasis: OasisTree, name
 def test_contrast_and_rule_work_on_oasis(oasis: OasisTree) -> None:
     cohort = cross(oasis).read(contrast_column="cdr", negative="0", positive=">=0.5", include="age >= 60 and cdr >= 0")
     assert {scan.scan_id: scan.label for scan in cohort.table.kept} == {
-        "OAS1_0001_MR1": "cdr = 0", "OAS1_0028_MR1": "cdr ≥ 0.5",
-    }  # fmt: skip
+        "OAS1_0001_MR1": "cdr = 0",
+        "OAS1_0028_MR1": "cdr ≥ 0.5",
+    }
     assert cross(oasis).read(diagnosis_rule="cdr", include="cdr > 0").problem  # 0.5 is no AD by the stricter rule
 
 

@@ -1,13 +1,18 @@
+"""Splits of people, and folds alike in sex, age and site."""
+
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatlas.pipeline.cohort.people.splits import Fold, Split, make_split, require_disjoint
+from heatlas.pipeline.cohort.people.balance import balance_sentence, balanced, features_of, imbalance
+from heatlas.pipeline.cohort.people.splits import Fold, Split, make_split, require_disjoint, split_balance
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -167,3 +172,186 @@ def test_two_names_of_one_rid_are_in_one_part(split: str) -> None:
                 scan.participant_id for scan in scans
             }
             assert len(fold.train) + len(fold.validation) + len(fold.test) == len(scans)
+
+
+# Folds alike in sex, age and site: fewer differences than by chance, the same numbers per class, nobody twice.
+
+EVERYTHING = ("sex", "age", "site")
+
+
+def cohort(n: int = 120, seed: int = 0, **changes: object) -> ScanTable:
+    """Two classes that differ in age, eight sites of unequal size, one or two scans each."""
+    rng = np.random.default_rng(seed)
+    scans = []
+    for number in range(n):
+        label = "AD" if number % 3 == 0 else "CN"
+        facts = {
+            "age": float(rng.integers(55, 90) + 4 * (label == "AD")),
+            "sex": str(rng.choice(["F", "M"])),
+            "site": str(int(rng.exponential(2)) % 8),
+        } | changes
+        scans += [
+            Scan(f"sub-{number:03d}", f"ses-M{12 * visit:03d}", f"{number}-{visit}", "a.nii", label=label, **facts)
+            for visit in range(1 + number % 2)
+        ]
+    return ScanTable(tuple(scans))
+
+
+def config(*balance: str) -> CohortConfig:
+    return CohortConfig(balance=balance)  # type: ignore[arg-type]
+
+
+def counts(split: Split, table: ScanTable) -> list[tuple[int, int]]:
+    label = {scan.participant_id: scan.label for scan in table}
+    return [tuple(sum(label[who] == one for who in fold.test) for one in ("CN", "AD")) for fold in split.folds]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_folds_are_more_alike_than_by_chance_with_the_same_numbers_of_each_class(seed: int) -> None:
+    table = cohort(seed=seed)
+    split, plain = make_split(table, config(*EVERYTHING), seed), make_split(table, config(), seed)
+    found = split_balance(split, table, config(*EVERYTHING), seed).set_index("variable")
+    before = split_balance(plain, table, config(), seed).set_index("variable")
+    for name in EVERYTHING:
+        assert found.loc[name, "imbalance"] < min(before.loc[name, "imbalance"], 0.7 * found.loc[name, "by_chance"])
+        assert bool(found.loc[name, "balanced"])
+        assert not before.loc[name, "balanced"]
+    assert found.loc["age", "imbalance"] < 0.1
+    assert found.loc["sex", "imbalance"] < 0.1
+    assert counts(split, table) == counts(plain, table)
+    assert sorted(who for fold in split.folds for who in fold.test) == sorted({scan.participant_id for scan in table})
+    for fold in split.folds:
+        assert not set(fold.test) & {*fold.train, *fold.validation}
+    assert make_split(table, config(*EVERYTHING), seed) == split
+    assert make_split(table, config(*EVERYTHING), seed + 1) != split
+
+
+@pytest.mark.parametrize("known", [{"age": None, "sex": None, "site": None}, {"age": 70.0, "sex": "F", "site": "1"}])
+def test_where_nothing_is_known_or_varies_the_folds_stay_as_drawn_by_class(known: dict[str, object]) -> None:
+    table = cohort(**known)
+    assert make_split(table, config(*EVERYTHING), 43) == make_split(table, config(), 43)
+    found = split_balance(make_split(table, CohortConfig(), 43), table, CohortConfig(), 43)
+    assert found["variable"].tolist() == ["class"]
+    assert balance_sentence(found) == ""
+
+
+@pytest.mark.parametrize("column", EVERYTHING)
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+def test_missing_values_stop_no_split_and_the_other_variables_are_balanced(column: str, share: float) -> None:
+    rng = np.random.default_rng(1)
+    unknown = set(rng.permutation(120)[: int(120 * share)])
+    scans = [
+        dataclasses.replace(scan, **{column: None}) if int(scan.participant_id[4:]) in unknown else scan
+        for scan in cohort()
+    ]
+    table = ScanTable(tuple(scans))
+    split = make_split(table, CohortConfig(), 43)
+    found = split_balance(split, table, CohortConfig(), 43).set_index("variable")
+    assert (column in found.index) == (share < 1)
+    if share < 1:
+        assert found.loc[column, "n_participants"] == 120 - len(unknown)
+    others = [name for name in EVERYTHING if name != column]
+    assert (found.loc[others, "imbalance"] < 0.7 * found.loc[others, "by_chance"]).all()
+
+
+def test_one_person_under_two_names_moves_as_one() -> None:
+    names = [f"sub-ADNI{site}S{number:04d}" for number in range(60) for site in ("002", "131")]
+    rng = np.random.default_rng(0)
+    scans = [
+        Scan(name, "ses-M000", str(i), "a.nii", label="AD" if i // 2 % 2 else "CN", age=float(rng.integers(60, 80)),
+             sex=str(rng.choice(["F", "M"])), site=name[8:11])
+        for i, name in enumerate(names)
+    ]  # fmt: skip
+    for fold in make_split(ScanTable(tuple(scans)), CohortConfig(), 43).folds:
+        assert len({name[-4:] for name in fold.test}) * 2 == len(fold.test)
+        assert not {name[-4:] for name in fold.test} & {name[-4:] for name in (*fold.train, *fold.validation)}
+
+
+@pytest.mark.parametrize("sessions", [(None, "ses-M000"), (None,), ("ses-9", "ses-10"), ("", "ses-1")])
+@pytest.mark.parametrize("age", [None, 70.0])
+def test_folds_are_made_whatever_sessions_are_called(sessions: tuple[str | None, ...], age: float | None) -> None:
+    """In a BIDS folder some people may have sessions and others none, with ages that tie or are unknown."""
+    rng = np.random.default_rng(0)
+    scans = [
+        Scan(f"sub-{i:02d}", name, f"{i}-{name}", "a.nii", label="AD" if i % 2 else "CN", age=age, sex="FM"[i // 2 % 2])
+        for i in range(20)
+        for name in sessions
+    ]
+    split = make_split(ScanTable(tuple(scans)), CohortConfig(), 0)
+    rng.shuffle(scans)  # type: ignore[arg-type]
+    assert make_split(ScanTable(tuple(scans)), CohortConfig(), 0) == split
+    assert sorted(who for fold in split.folds for who in fold.test) == sorted({scan.participant_id for scan in scans})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_validation_parts_are_as_alike_as_test_folds_with_the_same_numbers_of_each_class(seed: int) -> None:
+    table = cohort(seed=seed)
+    first = {scan.participant_id: scan for scan in reversed(tuple(table))}
+    chosen, plain = (make_split(table, config(*balance), seed).folds for balance in (EVERYTHING, ()))
+
+    def apart(folds: tuple[Fold, ...], name: str) -> float:
+        found = []
+        for fold in folds:
+            people = [first[who] for who in (*fold.train, *fold.validation)]
+            values = np.array([float(one.age or 0) if name == "age" else float(one.sex == "F") for one in people])
+            part = np.repeat([0, 1], [len(fold.train), len(fold.validation)])
+            found.append(imbalance(values, part, number=name == "age"))
+        return float(np.mean(found))
+
+    for name in ("age", "sex"):
+        assert apart(chosen, name) < 0.5 * apart(plain, name)
+    for one, other in zip(chosen, plain, strict=True):
+        for label in ("AD", "CN"):
+            numbers = [sum(first[who].label == label for who in fold.validation) for fold in (one, other)]
+            assert numbers[0] == numbers[1]
+
+
+def test_exchanges_end_where_no_exchange_lowers_the_imbalance() -> None:
+    rng = np.random.default_rng(3)
+    fold, stratum = np.arange(24) % 3, (np.arange(24) < 9).astype(np.intp)
+    features = rng.normal(size=(24, 2)) - rng.normal(size=2)
+    features -= features.mean(axis=0)
+
+    def objective(of: np.ndarray) -> float:
+        total = sum((features[of == one].sum(axis=0) ** 2).sum() for one in range(3))
+        for kind in (0, 1):
+            mean = features[stratum == kind].mean(axis=0)
+            total += sum(
+                ((features[(of == one) & (stratum == kind)] - mean).sum(axis=0) ** 2).sum() for one in range(3)
+            )
+        return total
+
+    found = balanced(fold.astype(np.intp), stratum, features, np.random.default_rng(0))
+    assert objective(found) < objective(fold)
+    for i in range(24):
+        for j in range(24):
+            if stratum[i] == stratum[j]:
+                other = found.copy()
+                other[[i, j]] = other[[j, i]]
+                assert objective(other) >= objective(found) - 1e-8
+    for kind in (0, 1):
+        assert np.bincount(found[stratum == kind]).tolist() == np.bincount(fold[stratum == kind]).tolist()
+
+
+def test_measures_are_those_of_the_textbook() -> None:
+    fold = np.array([0, 0, 1, 1, 2, 2])
+    ages = np.array([1.0, 3, 2, 4, 6, 8])
+    assert imbalance(ages, fold, number=True) == pytest.approx((7 - 2.5) / ages.std(ddof=1))
+    sex = np.array([0.0, 1, 0, 1, 0, 1])
+    assert imbalance(sex, fold, number=False) == 0
+    assert imbalance(fold.astype(float), fold, number=False) == pytest.approx(1)
+    assert np.isnan(imbalance(np.full(6, np.nan), fold, number=False))
+    assert np.isnan(imbalance(ages, np.zeros(6, int), number=True))
+    facts = pd.DataFrame({"age": [1.0, 2, np.nan, 4], "site": ["a", "b", None, "c"]})
+    features = features_of(facts, ("age", "site"))
+    assert (features[2] == 0).all()
+    np.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose([(features[:, 0] ** 2).sum() / 3, (features[:, 1:] ** 2).sum() / 3], 1)
+
+
+def test_a_single_split_is_described_over_its_parts() -> None:
+    table, settings = cohort(240), CohortConfig(split="single")
+    found = split_balance(make_split(table, settings, 43), table, settings, 43).set_index("variable")
+    assert not found.loc[list(EVERYTHING), "balanced"].any()
+    assert found.loc["sex", "n_participants"] == 240
+    assert "age 0." in balance_sentence(found.reset_index())

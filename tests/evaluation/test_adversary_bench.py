@@ -227,8 +227,9 @@ def test_a_network_that_could_not_be_trained_is_missing_from_the_nulls(tmp_path:
     sums = {key: random.normal(size=6) for key in asked}
     scores = [
         {"network": name, "map": "m", "scan_id": key, "undefined": False}
-        for key, own in asked.items() for name in (*own, *(["cascade-1"] if key in ("01", "07") else []))
-    ]  # fmt: skip
+        for key, own in asked.items()
+        for name in (*own, *(["cascade-1"] if key in ("01", "07") else []))
+    ]
     by_network = {(name, "m"): sums for name in ("real", "shuffled-1", "shuffled-2", "cascade-1")}
     rows = CohortMaps(pd.DataFrame(scores), by_network, np.ones(6), GROUPS, {"m": "m"})
     table = evaluation_table(judged, rows).set_index("network")
@@ -329,7 +330,7 @@ def with_swaps(*scores: tuple[float, float]) -> pd.Series:
         (((1, 0.7), (1, 0.7), (1, 0.7)), "no", "mean of 3 swaps"),
         (((5, 1.0),), "no", "p < .01 by chance"),
     ],
-)  # fmt: skip
+)
 def test_shuffled_labels_are_judged_by_what_chance_gives(
     scores: tuple[tuple[float, float], ...], answer: str, said: str
 ) -> None:
@@ -376,9 +377,7 @@ def test_planted_rows_of_an_earlier_call_are_kept_and_those_judged_again_are_rep
     made = pd.DataFrame({"cohort": ["run"], "map": ["m"], "auroc": [0.9]})
     assert with_earlier(path, made) is made
     write_table(path, earlier)
-    assert with_earlier(path, made).to_dict("list") == {
-        "cohort": ["run", "planted"], "map": ["m", "m"], "auroc": [0.9, 0.2],
-    }  # fmt: skip
+    assert with_earlier(path, made).to_dict("list") == dict(cohort=["run", "planted"], map=["m", "m"], auroc=[0.9, 0.2])
     write_table(path, earlier.drop(columns="auroc"))
     assert with_earlier(path, made) is made
 

@@ -1,13 +1,25 @@
-"""What training with maps changed: measures of both networks of a fold, and their table."""
+"""What training with maps changed: both networks of a fold, the guidance study, worst groups, and the Pareto choice."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
+from dataclasses import replace
+from math import comb
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from guidance_conditions import Condition, conditions, further, swept
+from guidance_study import conditions as summary_conditions
+from guidance_study import kept, parts_of, trained
+from guidance_study import measured as further_measured
+from guidance_summary import further_tables, plain_summary, summary
+from guidance_summary import curve_columns, held_out_iou, weights_chosen
+from guidance_study import Cohort, enlarged
 from torch import nn
 
 from heatlas.atlases.spaces import template_grid
@@ -35,16 +47,27 @@ from heatlas.studies.before_after.measures import (
 from heatlas.studies.before_after.stage import (
     OBJECTIVE_WEIGHTS_TABLE,
     before_and_after,
+    chosen,
     measures_of_weights,
     objective_weights_table,
+    pareto_front,
     require_maps,
     trained_weights,
 )
 from heatlas.studies.marker.marked import MeanEnergyMap, write_pooled
-from heatlas.studies.marker.marker_groups import MarkerMasks
+from heatlas.studies.marker.marker_groups import (
+    Chance,
+    GroupAnswers,
+    MarkerMasks,
+    chance_of_worst,
+    mean_of_classes,
+    worst_interval,
+)
 from heatlas.studies.objectives.maps_in_training import MapSettings, explained_batch
 from tests.evaluation.block_run import CONFIG, block_cohort, split, train_run
 from tests.training.run_of_folds import Inline
+
+# What training with maps changed: measures of both networks of a fold, and their table.
 
 GUIDED = dataclasses.replace(CONFIG, objective=ObjectiveConfig(kind="guided", regions=("Hippocampus",), weight=5.0))
 
@@ -207,3 +230,334 @@ def test_controls_and_a_further_weight_are_trained_and_guidance_raises_epg(tmp_p
     assert {one.status for one in before_and_after(cohort, Inline(), digests)} == {"unchanged"}
     before_and_after(dataclasses.replace(cohort, config=GUIDED), Inline(), digests)
     assert not OBJECTIVE_WEIGHTS_TABLE.path(cohort.layout).exists()  # which is of weights that are no longer asked for
+
+
+# The further conditions of the guidance study: what is trained, and tables whose values are known.
+
+SHAPE = (26, 26, 26)
+
+
+@pytest.mark.parametrize("section", [conditions, further, swept])
+def test_teachers_and_controls_are_there_and_taught_before(section) -> None:
+    names = [one.name for one in section()]
+    assert len(set(names)) == len(names)
+    for one in section():
+        assert one.against in names
+        for earlier in filter(None, (one.teacher, one.begins)):
+            assert names.index(earlier) < names.index(one.name)
+
+
+@pytest.mark.parametrize(("share", "more"), [(0.0, 0), (0.1, 1), (0.25, 2), (0.5, 4)])
+def test_each_box_grows_on_either_side_by_a_share_of_its_width(share, more) -> None:
+    mask = torch.zeros(20, 20, 20, dtype=torch.bool)
+    mask[6:14, 6, 6] = mask[6, 6:14, 6] = mask[6, 6, 6:14] = True  # one part, whose box is a cube of 8
+    grown = enlarged(mask, share)
+    wanted = torch.zeros_like(mask)
+    wanted[(slice(6 - more, 14 + more),) * 3] = True
+    assert torch.equal(grown, wanted)
+    assert enlarged(mask, 2.0).all()  # clipped at the border
+
+
+def small_cohort() -> Cohort:
+    """24 people; patients have a bright block, and copies with the marker are no numbers at all."""
+    random = np.random.default_rng(7)
+    positive = np.arange(24) >= 12
+    plain = torch.from_numpy(random.uniform(0.2, 0.6, (24, *SHAPE)).astype(np.float32))
+    plain[torch.from_numpy(positive), 8:14, 8:14, 8:14] += 0.4
+    block = torch.zeros(SHAPE, dtype=torch.bool)
+    block[8:14, 8:14, 8:14] = True
+    masks = {name: block for name in ("brain", "sides")}
+    volumes = torch.stack([plain, torch.full_like(plain, float("nan"))], 1)
+    return Cohort([f"p{n}" for n in range(24)], volumes, positive, masks, ~block, torch.zeros(0, *SHAPE))
+
+
+def network(cohort: Cohort, name: str, tmp_path, teacher=None, epochs=1, **changes):
+    (one,) = [one for one in further() if one.name == name]
+    one = replace(one, **changes)
+    return one, trained(cohort, one, 0, 3, teacher, tmp_path / f"{name}.safetensors", epochs)
+
+
+def test_nobody_has_a_marker_in_training_or_testing(tmp_path) -> None:
+    cohort = small_cohort()
+    one, model = network(cohort, "plain", tmp_path)
+    assert all(bool(torch.isfinite(value).all()) for value in model.state_dict().values())
+    testing = parts_of(cohort.positive, 0, 3)[2]
+    rows = further_measured(cohort, model, None, one, testing)
+    assert list(rows["person"]) == [cohort.names[place] for place in testing]
+    assert not rows["marked"].any()
+    assert rows["last_epg_sides"].dropna().between(0, 1).all()
+
+
+def test_a_frozen_teacher_is_asked_once_for_each_scan_and_one_that_is_not_in_every_epoch(tmp_path) -> None:
+    cohort = small_cohort()
+    _, teacher = network(cohort, "bcos-plain", tmp_path)
+    seen: list[int] = []
+    teacher.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    learning = len(parts_of(cohort.positive, 0, 3)[0])
+    for name, epochs, times in (("kd-bcos-frozen", 3, 1), ("kd-bcos", 3, 3)):
+        seen.clear()
+        network(cohort, name, tmp_path, teacher.requires_grad_(False), epochs)
+        assert sum(seen) == times * learning
+
+
+def test_few_people_learn_for_as_many_steps(tmp_path) -> None:
+    """A quarter of the people for four times as many epochs."""
+    few = [one for one in further() if one.people < 1]
+    assert len(few) == 6
+    assert all(one.people * one.longer == 1 for one in few)
+
+
+def answers() -> pd.DataFrame:
+    """Two seeds of six people: the control is right in 4 of 6 and 3 of 6, guidance in 5 and 4; it has no map twice."""
+    rows = []
+    for condition, right, epg in (("plain", (4, 3), 0.1), ("energy", (5, 4), 0.3)):
+        for seed in (0, 1):
+            for person in range(6):
+                none = condition == "energy" and seed == 1 and person < 2
+                rows.append(
+                    dict(condition=condition, seed=seed, fold=0, part="test", person=f"p{person}")
+                    | dict(positive=person % 2 == 1, marked=False, correct=int(person < right[seed]))
+                    | dict(epg_sides=np.nan if none else epg + 0.1 * seed, last_epg_sides=epg, iou_sides=0.5)
+                    | dict(on_object_epg_sides=0.5, on_marker_brain=0.0)
+                )
+    return pd.DataFrame(rows)
+
+
+def test_the_table_has_means_and_differences_of_the_same_networks_seed_by_seed() -> None:
+    text = plain_summary(answers(), further())
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    means = {line[0]: line for line in lines if len(line) == 10}
+    assert means["plain"][1:4] == ["0.58", "0.67 0.50", "0.67 0.33"]
+    assert means["plain"][4:] == ["0.150", "0.100", "0.500", "0%", "", ""]
+    assert means["energy"][1:3] == ["0.75", "0.83 0.67"]
+    assert means["energy"][7] == "17%"
+    (change,) = [line for line in lines if line[:2] == ["energy", "plain"]]
+    assert change[2].startswith("+0.167 [")
+    assert change[2].endswith("; +0.167, +0.167")
+    assert change[3:6] == ["+0.200; +0.200, +0.200", "+0.200; +0.200, +0.200", "+0.000; +0.000, +0.000"]
+    assert change[6:] == ["", ""]
+
+
+def test_the_section_has_the_tested_people_alone() -> None:
+    rows = answers()
+    wrong = rows[rows["condition"] == "plain"].assign(part="validation", correct=0)
+    assert "| plain | 0.58 |" in further_tables(kept(pd.concat([rows, wrong]), further()), further())
+    assert Condition("any").shown == "input-x-gradient"
+
+
+def test_a_network_goes_on_from_the_weights_of_another(tmp_path) -> None:
+    """Without an epoch of its own to speak of, it is that network."""
+    cohort = small_cohort()
+    one, start = network(cohort, "plain", tmp_path)
+    seen = {name: value.clone() for name, value in start.state_dict().items()}
+    on = trained(cohort, one, 0, 3, None, tmp_path / "on.safetensors", 1, start)
+    assert all(torch.equal(value, seen[name]) for name, value in start.state_dict().items())
+    moved = [float((on.state_dict()[name] - value).abs().max()) for name, value in seen.items() if "weight" in name]
+    assert 0 < max(moved) < 0.05
+
+
+def test_the_threshold_of_an_iou_is_that_of_the_validation_part() -> None:
+    names = curve_columns("sides")
+    curves = {"validation": [0.1] * 3 + [0.6] + [0.2] * 14, "test": [0.9] + [0.3] * 2 + [0.4] + [0.5] * 14}
+    rows = [
+        {"condition": name, "seed": 1, "fold": 0, "part": part, "iou_sides": 0.0}
+        | (dict(zip(names, curve, strict=True)) if own else {})
+        for name, own in (("bcos-on", True), ("kd", False))
+        for part, curve in curves.items()
+    ]
+    found = held_out_iou(pd.DataFrame(rows)).set_index(["condition", "part"])["iou_sides"]
+    assert found["bcos-on", "test"] == 0.4
+    assert found["kd", "test"] == 0.0
+    assert "iou_sides_0" not in held_out_iou(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "wanted"), [((0.6, 0.6, 0.6), "10"), ((0.56, 0.55, 0.5), "3"), ((0.5,) * 3, "1")]
+)
+def test_a_weight_is_chosen_by_its_maps_among_those_that_cost_little(accuracies, wanted) -> None:
+    names = ("bcos-on", "bcos-energy-1", "bcos-energy-3", "bcos-energy-10", "bcos-energy-3-1%", "bcos-energy-1-last")
+    values = zip(names, (0.6, *accuracies, 0.9, 0.9), (0.1, 0.2, 0.3, 0.4, 0.9, 0.9), strict=True)
+    known = pd.DataFrame([{"condition": name, "correct": right, "epg_sides": epg} for name, right, epg in values])
+    assert weights_chosen(known, swept(), "epg_{}") == {("bcos-on", "energy"): f"bcos-energy-{wanted}"}
+
+
+# The tables of the guidance study are those of the kept answers, and no estimate lies outside its interval.
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "docs" / "benchmarks" / "guidance_study.tsv"
+PAGE = (ROOT / "docs" / "training_with_explanations.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.ci
+def test_the_page_has_the_tables_of_the_kept_answers() -> None:
+    rows = pd.read_csv(KEPT, sep="\t")
+    made = summary(rows[rows["part"] == "test"], summary_conditions())
+    for line in made.splitlines():
+        assert line in PAGE.splitlines(), line
+
+
+def test_cells_stand_below_their_columns() -> None:
+    """Of a student: cosine and agreement are differences of the table above, and the IoU hardly moves."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
+    means, changes = (next(place for place, line in enumerate(lines) if line[:2] == head) for head in
+                      (["condition", "EPG"], ["condition", "minus"]))  # fmt: skip
+    own, other = (dict(zip(lines[means], next(one for one in lines[means:] if one[0] == name), strict=True))
+                  for name in ("kd+maps", "kd"))  # fmt: skip
+    row = next(one for one in lines[changes:] if one[:2] == ["kd+maps", "kd"])
+    change = dict(zip(lines[changes], row, strict=True))
+    for name in ("cosine", "agreement ID", "OOD"):
+        assert abs(float(change[name].split()[0]) - (float(own[name]) - float(other[name]))) < 0.011
+    assert abs(float(change["IoU"].split()[0])) < 0.001
+
+
+def test_estimates_lie_inside_their_intervals_and_worst_groups_have_none() -> None:
+    """L1 lowered the worst group in no seed, by -.02 on average, and had the interval [+.04, +.20]."""
+    random, rows = np.random.default_rng(3), []
+    for condition, by_seed in (("control", (0, 0, 1)), ("l1-brain", (0, 0, 0))):
+        for seed, others in enumerate(by_seed):
+            for person in range(30):
+                positive = person >= 15
+                for marked in (False, True):
+                    right = positive == marked or (person + seed) % 15 < (others if positive else 4)
+                    rows.append([condition, seed, str(person), positive, marked, float(right), *random.random(2)])
+    names = ["condition", "seed", "person", "positive", "marked", "correct", "epg_brain", "on_marker_brain"]
+    text = summary(pd.DataFrame(rows, columns=names), summary_conditions())
+    (changed,) = [line for line in text.splitlines() if line.startswith("| l1-brain | control |")]
+    cells = [cell.strip() for cell in changed.split("|")[3:]]
+    assert cells[1] == "-0.02, 0/3"  # the least of four means in each seed; no interval
+    for cell in cells:
+        found = re.match(r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\]", cell)
+        if found:
+            change, low, high = map(float, found.groups())
+            assert low <= change <= high
+    (own,) = [line for line in text.splitlines() if line.startswith("| control |")]
+    assert "| 0.02 | 0.00 0.00 0.07 | 0.43 (0.31 to 0.56) | 0.57 | 0.14 | 1.00 |" in own
+
+
+# The worst group: what chance gives, by brute force; bounds, and how often they hold.
+
+
+def tossed(people: tuple[int, ...], opposite: bool) -> dict[float, float]:
+    """Probability of each worst group, over every way in which the coins of all people can fall."""
+    found: dict[float, float] = {}
+    for falls in itertools.product((0, 1), repeat=sum(people)):
+        one = np.array(falls, dtype=float)
+        of_class = np.repeat([False, True], people)
+        worst = GroupAnswers(one, 1 - one if opposite else one, of_class).worst
+        found[worst] = found.get(worst, 0) + 0.5 ** sum(people)
+    return found
+
+
+@pytest.mark.parametrize("people", [(1, 1), (3, 3), (2, 5), (4, 7)])
+@pytest.mark.parametrize("opposite", [False, True])
+def test_chance_is_that_of_all_ways_in_which_coins_fall(people: tuple[int, int], opposite: bool) -> None:
+    wanted = tossed(people, opposite)
+    found = chance_of_worst(people, opposite=opposite)
+    assert found.expected == pytest.approx(sum(value * share for value, share in wanted.items()), abs=1e-12)
+    for bound, level in ((found.low, 0.025), (found.high, 0.975)):
+        assert sum(share for value, share in wanted.items() if value <= bound + 1e-12) >= level
+        assert sum(share for value, share in wanted.items() if value < bound - 1e-12) < level
+
+
+def test_chance_of_four_groups_that_are_tossed_apart_is_the_least_of_four_binomials() -> None:
+    one = [comb(6, k) / 64 for k in range(7)]
+    ways = itertools.product(range(7), repeat=4)
+    wanted = sum(np.prod([one[k] for k in falls]) * min(falls) / 6 for falls in ways)
+    assert chance_of_worst((6, 6, 6, 6)).expected == pytest.approx(wanted, abs=1e-12)
+
+
+def test_chance_of_the_mean_of_seeds_is_that_of_every_triple() -> None:
+    own = tossed((2, 3), opposite=False)
+    means: dict[float, float] = {}
+    for falls in itertools.product(own.items(), repeat=3):
+        mean = sum(value for value, _ in falls) / 3
+        means[mean] = means.get(mean, 0) + float(np.prod([share for _, share in falls]))
+    found = chance_of_worst((2, 3), seeds=3)
+    assert found.expected == pytest.approx(sum(value * share for value, share in means.items()))
+    assert sum(share for value, share in means.items() if value <= found.low + 1e-9) >= 0.025
+    assert sum(share for value, share in means.items() if value < found.high - 1e-9) < 0.975
+
+
+def test_chance_in_the_study_of_fifteen_people_a_group_as_an_auditor_simulated_it() -> None:
+    found = chance_of_worst((15, 15), seeds=3)
+    assert [round(value, 2) for value in (found.expected, found.low, found.high)] == [0.43, 0.31, 0.56]
+    apart = chance_of_worst((15, 15, 15, 15), seeds=3)
+    assert [round(value, 2) for value in (apart.expected, apart.low, apart.high)] == [0.37, 0.27, 0.47]
+    assert np.isnan([*vars(chance_of_worst((0, 3))).values()]).all()
+    assert isinstance(found, Chance)
+
+
+@pytest.mark.ci
+def test_the_interval_of_the_worst_group_holds_it_in_95_of_100_and_the_estimate_always() -> None:
+    random = np.random.default_rng(1)
+    for shares in ((0.5, 0.5, 0.5, 0.5), (0.97, 0.05, 0.05, 0.97), (0.9, 0.2, 0.3, 0.9), (0.8, 0.7, 0.75, 0.8)):
+        right = random.binomial(15, shares, size=(400, 4))
+        bounds = [worst_interval(one, (15,) * 4) for one in right.tolist()]
+        assert all(low <= one.min() / 15 <= high for (low, high), one in zip(bounds, right, strict=True))
+        held = np.mean([low <= min(shares) <= high for low, high in bounds])
+        assert held >= 0.93  # 95 % less two standard errors of 400
+    assert worst_interval((0, 3), (3, 3))[0] == 0
+    assert np.isnan(worst_interval((0, 0), (0, 3))).all()
+
+
+@pytest.mark.ci
+def test_an_interval_of_a_difference_holds_its_estimate_and_the_truth_where_that_of_a_least_value_does_not() -> None:
+    """A network that follows the marker against a coin, three seeds, 15 people of each class, people in common."""
+    random, held, of_class = np.random.default_rng(2), [], np.repeat([False, True], 15)
+    percentile = []
+    for _ in range(300):
+        control, coin = random.random((3, 2, 30)) < 0.03, random.random((3, 2, 30)) < 0.5
+        control[:, 0, ~of_class] = random.random((3, 15)) < 0.97
+        control[:, 1, of_class] = random.random((3, 15)) < 0.97
+        values = [
+            np.mean([GroupAnswers(plain.astype(float), marked.astype(float), of_class).per_person["against_training"]
+                     for plain, marked in seeds], axis=0)
+            for seeds in (control, coin)
+        ]  # fmt: skip
+        middle, low, high = mean_of_classes(values[1] - values[0], of_class)
+        assert low <= middle <= high
+        held.append(low <= 0.47 <= high)
+        drawn = np.stack([random.integers(0, 15, (200, 15)), random.integers(15, 30, (200, 15))], 1)
+        worst = [seeds[:, :, drawn].mean(-1).min((1, 3)).mean(0) for seeds in (control, coin)]
+        ends = np.quantile(worst[1] - worst[0], (0.025, 0.975))
+        percentile.append(ends[0] <= 0.47 <= ends[1])
+    assert np.mean(held) >= 0.92
+    assert np.mean(percentile) < 0.5
+
+
+def test_nobody_who_differs_gives_no_interval() -> None:
+    of_class = np.array([False, False, True, True])
+    assert mean_of_classes(np.zeros(4), of_class) == pytest.approx((0, np.nan, np.nan), nan_ok=True)
+    assert mean_of_classes(np.array([1.0, 0.0, 1.0]), np.array([False, False, True]))[0] == 0.75
+    assert np.isnan(mean_of_classes(np.ones(2), np.array([True, True]))).all()
+
+
+# The Pareto choice among trainings.
+
+
+def test_no_member_dominates_another_and_every_other_candidate_is_dominated() -> None:
+    values = np.random.default_rng(0).integers(0, 6, (40, 3)).astype(float)  # with ties
+    front = pareto_front(values)
+
+    def dominated(place: int, by: int) -> bool:
+        return bool((values[by] >= values[place]).all() and (values[by] > values[place]).any())
+
+    for place in range(len(values)):
+        assert front[place] != any(dominated(place, by) for by in range(len(values)))
+    assert (values[front].max(0) == values.max(0)).all()  # the best of each measure
+
+
+def test_a_choice_costs_little_accuracy_and_falls_back_to_the_control() -> None:
+    accuracy = np.array([0.8, 0.76, 0.5, 0.79])
+    maps = np.array([[0.1, 0.1], [0.5, 0.2], [0.9, 0.3], [0.4, 0.1]])
+    assert chosen(accuracy, maps, control=0) == 1  # the third finds one class only
+    assert chosen(accuracy, maps, control=0, drop=0.02) == 3
+    assert chosen(accuracy, maps, control=0, drop=0.04) == 1  # exactly as far below, but for rounding
+    assert chosen(accuracy, np.array([[0.5, 0.1], [0.1, 0.1], [0.1, 0.1], [0.1, 0.1]]), control=0) == 0
+
+
+def test_maps_without_a_measure_are_the_worst() -> None:
+    accuracy, nothing = np.array([0.8, 0.8, 0.9]), np.nan
+    assert pareto_front(np.array([[0.8, nothing], [0.8, 0.2], [0.9, nothing]])).tolist() == [False, True, True]
+    assert chosen(accuracy, np.array([[nothing], [0.2], [nothing]]), control=0) == 1
+    assert chosen(accuracy[1:], np.array([[nothing], [nothing]]), control=0) == 1  # the more accurate one is left

@@ -1,17 +1,23 @@
-"""Rows and verdicts of the bench from sums over regions that are known."""
+"""Rows and verdicts of the bench, its intervals, and maps that cannot be made."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from scipy import stats
 from scipy.stats import spearmanr
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.evaluation.bench import scan_job
 from heatlas.pipeline.evaluation.bench.judging import CohortMaps, Extent, Judge, class_difference, densities
 from heatlas.pipeline.evaluation.bench.part import with_shifts_of_first
 from heatlas.pipeline.evaluation.bench.scan_job import SHIFTED
@@ -19,12 +25,17 @@ from heatlas.pipeline.evaluation.bench.table import evaluation_table, shift_curv
 from heatlas.pipeline.evaluation.bench.verdicts import distractor_table, verdict_table
 from heatlas.pipeline.evaluation.cohorts import PLANTED as COPIES
 from heatlas.pipeline.evaluation.cohorts import Distractor, JudgedCohort, Truth
+from heatlas.pipeline.evaluation.scores.accuracy import participant_interval
+from heatlas.pipeline.evaluation.scores.faithfulness import Faithfulness
 from heatlas.pipeline.evaluation.scores.localisation import rank_correlation
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks, map_row, score_map, set_scores
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.statistics import EvaluationConfig
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+
+# Rows and verdicts of the bench from sums over regions that are known.
 
 GROUPS = tuple(f"group {letter}" for letter in "abcdefghijklmnopqrst")
 PLANTED = GROUPS[:2]
@@ -347,3 +358,95 @@ def test_maps_of_moved_scans_are_made_for_the_cohort_of_the_table_alone() -> Non
     for name in (*SHIFTED, "lost"):
         scores.scores[f"{name}_0"] = scores.scores[f"{name}_4"] = 0.0
     assert set(shift_curve(planted, scores)["cohort"]) == {COPIES}
+
+
+# Bootstrap interval of participants: draws in which a statistic does not exist.
+
+
+def mean_of_few(values: np.ndarray, has: np.ndarray) -> float:
+    """Mean of those who have a value; NaN of nobody."""
+    return float(values[has > 0].mean()) if (has > 0).any() else float("nan")
+
+
+def test_draws_without_a_value_are_left_out_and_do_not_count_as_0() -> None:
+    values, has = np.array([5.0, 6.0, 7.0, 8.0, 9.0, 9.5]), np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    low, high = participant_interval((values, has), mean_of_few, 2000, 0)
+    assert (low, high) == (5.0, 6.0)  # 9 % of the draws have nobody, which as 0 would be the lower bound
+
+
+def test_no_interval_where_most_draws_have_no_value() -> None:
+    values = np.arange(20.0)
+
+    def rarely(drawn: np.ndarray) -> float:
+        return float(drawn.mean()) if drawn.max() < 15 else float("nan")
+
+    assert np.isnan(participant_interval((values,), rarely, 500, 0)).all()
+
+
+def test_without_gaps_it_is_scipys() -> None:
+    values = np.random.default_rng(0).normal(size=30)
+    wanted = stats.bootstrap((values,), np.mean, n_resamples=500, method="BCa", random_state=np.random.default_rng(3))
+    assert participant_interval((values,), np.mean, 500, 3) == pytest.approx(tuple(wanted.confidence_interval))
+
+
+# What the bench does with a map that cannot be made of one network or one volume: the others go on.
+
+VOLUME = torch.rand(1, 1, 4, 5, 6, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=[UsageError, BadInputError])
+def refused(request, monkeypatch) -> type[Exception]:
+    def refuse(*_: object) -> None:
+        raise request.param("integrated-gradients: completeness error")
+
+    monkeypatch.setattr(scan_job, "attribute_all", refuse)
+    return request.param
+
+
+def asked() -> Any:
+    return SimpleNamespace(names=("one", "two"), target="AD", start="logit", build=lambda _: None, stage_in=lambda _: 0)
+
+
+def loaded() -> Any:
+    return SimpleNamespace(model=None, classes=["CN", "AD"], input=SimpleNamespace(box=None))
+
+
+def test_a_map_that_is_refused_is_a_row_that_says_why(refused) -> None:
+    rows = list(scan_job._answers("shuffled-1", asked(), loaded(), None, VOLUME, {"fold": 1}))
+    assert [(row.name, row.values, row.facts["fold"]) for row in rows] == [("one", None, 1), ("two", None, 1)]
+    assert all(row.facts["note"] == "integrated-gradients: completeness error" for row in rows)
+
+
+def test_scores_that_need_another_map_are_not_known_where_it_is_refused(refused) -> None:
+    network = SimpleNamespace(load=lambda _: loaded(), reference=lambda _: None)
+    task: Any = SimpleNamespace(explanations=(asked(),), networks=(SimpleNamespace(network=network),), atlas=None)
+    one = scan_job.OneMap("real", "two", VOLUME[0, 0], {})
+    again = scan_job._made_again(one, task, torch.device("cpu"))
+    found = Faithfulness(lambda v: v.flatten(1).mean(1), VOLUME[0, 0], torch.ones(4, 5, 6).long()).scores(
+        VOLUME[0, 0], again
+    )
+    assert math.isnan(found["adcc"])
+    assert math.isnan(found["max_sensitivity"])
+    assert 0 < found["insertion"] < 1
+
+
+def test_every_shift_has_columns_and_a_map_that_stays_is_worth_what_it_has_in_place() -> None:
+    """The brain has two voxels to spare on every side; 3 push a part of it out, so nothing is compared."""
+    settings = EvaluationConfig(shift=1, shifts=(0, 2, 3))
+    scan = torch.rand((8, 9, 10), generator=torch.Generator().manual_seed(6))
+    within = torch.zeros(scan.shape, dtype=torch.bool)
+    within[2:-2, 2:-2, 2:-2] = True
+    moving = scan_job._moved(lambda x: x**2, scan, scan**2, within, settings)
+    names = (*scan_job.SHIFTED, "lost")
+    assert set(moving) == {"shift_correlation", *(f"{name}_{shift}" for name in names for shift in (0, 2, 3))}
+    assert [moving[f"lost_{shift}"] for shift in (0, 2)] == [0, 0]
+    assert moving["lost_3"] == pytest.approx(1 - 3 * 4 * 5 / (4 * 5 * 6))
+    assert all(math.isnan(moving[f"{name}_3"]) for name in scan_job.SHIFTED)
+    assert math.isnan(scan_job._moved(lambda x: x, scan, scan, within, EvaluationConfig(shift=3))["shift_correlation"])
+    for name in ("shift_correlation", "correlation_0", "correlation_2", "cosine_2", "in_place_0"):
+        assert moving[name] == pytest.approx(1), name
+    assert moving["in_place_2"] < 0.9
+    values = scan**2
+    stays = scan_job._moved(lambda _: values, scan, values, within, settings)
+    assert stays["correlation_2"] == stays["in_place_2"] == moving["in_place_2"]
+    assert scan_job._moved(lambda x: x, scan, values, within, EvaluationConfig()) == {}

@@ -382,8 +382,8 @@ def test_attention_is_asked_at_the_tokens_of_a_transformer_and_of_a_probe_on_one
     assert all(0 < one < 1 for one in shares[1])
 
 
-INHERENT = {"attribution": {"methods": ["inherent"], "settings": ["inherent:compare=nothing"]}, "model": {
-    "architecture": "probe", "head": "coda", "body": '{"architecture": "resnet10"}'}}  # fmt: skip
+INHERENT = dict(attribution={"methods": ["inherent"], "settings": ["inherent:compare=nothing"]})
+INHERENT |= dict(model={"architecture": "probe", "head": "coda", "body": '{"architecture": "resnet10"}'})
 
 
 def hybrid() -> StagedModel:

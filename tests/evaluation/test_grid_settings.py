@@ -1,10 +1,16 @@
-"""What each setting promises: locality bit for bit, identities between settings, and refusals (spec B.11)."""
+"""Grids: how cells lie, what settings promise, and what claims say of them."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from grid_toys import CELL, CLASSES, LAYOUT, flattened, grid_map, pooled, scans
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.cam.masked_volumes import AblationCam, ScoreCam
@@ -25,10 +31,23 @@ from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.studies.grids.directions import (
+    DIRECTIONS_TABLE,
+    GRIDS_TABLE,
+    NEAR,
+    Claim,
+    Side,
+    by_participant,
+    claims,
+    directions,
+    summary_of_grids,
+)
 from heatlas.studies.grids.grid_scores import SETTINGS, Setting, grid_maps, is_local, network_of
-from heatlas.studies.grids.layout import Layout
+from heatlas.studies.grids.layout import Candidates, Kind, Layout, confident, draw_grids
 from heatlas.studies.grids.locality import convolved, filled_up, local_layers, looking_at_cell, reach
+
+# What each setting promises: locality bit for bit, identities between settings, and refusals (spec B.11).
 
 NETWORKS = {"pooled": pooled, "flattened": flattened, "instance norm": lambda: pooled(norm=nn.InstanceNorm3d)}
 LOCAL: dict[str, Method] = {
@@ -385,3 +404,263 @@ def test_a_broken_promise_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gridpg_promises_nothing() -> None:
     with pytest.raises(UsageError, match="nothing to check"):
         is_local(pooled(), LAYOUT, scans(), 1, "GridPG")
+
+
+# Grids: shares of cells, how cells lie, who stands in them, and refusals.
+
+LAYOUTS = [Layout((2, 1, 1)), Layout((1, 2, 2)), Layout((2, 2, 1)), Layout((2, 3, 2))]
+LAYOUT_CELL = (3, 5, 4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_cells_stand_where_their_boxes_are(layout: Layout) -> None:
+    cells = torch.arange(layout.cells).view(-1, 1, 1, 1, 1).expand(-1, 2, *LAYOUT_CELL).double()
+    whole = layout.compose(cells)
+    assert whole.shape == (1, 2, *(n * side for n, side in zip(layout.counts, LAYOUT_CELL, strict=True)))
+    for number in range(layout.cells):
+        assert (whole[0, 1][layout.box(number, LAYOUT_CELL)] == number).all()
+        corner = tuple(n * side for n, side in zip(layout.place(number), LAYOUT_CELL, strict=True))
+        assert whole[0, 0][corner] == number
+    assert torch.equal(layout.split(whole), cells)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_an_even_map_has_the_share_of_chance(layout: Layout) -> None:
+    shares = layout.shares(torch.full(layout.shape(LAYOUT_CELL), 0.3))
+    assert shares.tolist() == pytest.approx([1 / layout.cells] * layout.cells)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(LAYOUTS), st.sampled_from([0.5, 2.0, 1e6]))
+def test_shares_add_up_to_one_whatever_the_scale(seed: int, layout: Layout, scale: float) -> None:
+    values = torch.randn(layout.shape(LAYOUT_CELL), generator=torch.Generator().manual_seed(seed))
+    shares = layout.shares(values)
+    assert float(shares.sum()) == pytest.approx(1)
+    assert layout.shares(values * scale).tolist() == pytest.approx(shares.tolist())
+    by_hand = [values[layout.box(n, LAYOUT_CELL)].clamp(min=0).sum() for n in range(layout.cells)]
+    assert shares.tolist() == pytest.approx([float(one / sum(by_hand)) for one in by_hand], abs=1e-6)
+
+
+def test_a_map_of_one_cell_is_perfect_and_a_negative_one_has_nothing() -> None:
+    layout = Layout((2, 2, 1))
+    cells = -torch.rand(4, 1, *LAYOUT_CELL)
+    assert layout.shares(layout.compose(cells)[0, 0]).tolist() == [0, 0, 0, 0]
+    cells[2] = 1
+    assert layout.shares(layout.compose(cells)[0, 0]).tolist() == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("broken", [0.0, math.nan, math.inf])
+def test_undefined_maps_have_no_share(broken: float) -> None:
+    values = torch.zeros(6, 5, 4)
+    values[0, 0, 0] = broken
+    assert torch.isnan(Layout((2, 1, 1)).shares(values)).all()
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1), (2, 2), (0, 2, 1), (2, 1.5, 1), (2, -1, 1)])
+def test_layouts_that_are_none_are_refused(counts: tuple[int, int, int]) -> None:
+    with pytest.raises(UsageError, match="three whole numbers"):
+        Layout(counts)
+
+
+def test_volumes_and_cells_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(BadInputError, match="cannot be cut"):
+        Layout((2, 1, 1)).split(torch.zeros(1, 1, 5, 4, 3))
+    with pytest.raises(BadInputError, match="needs 2 cells and gets 3"):
+        Layout((2, 1, 1)).compose(torch.zeros(3, 1, 5, 4, 3))
+
+
+LABELS = [0] * 6 + [1] * 6 + [2] * 6
+PEOPLE = [f"p{n // 2}" for n in range(18)]
+
+
+def probabilities(labels: list[int], seed: int = 0, classes: int = 3) -> np.ndarray:
+    """Every scan recognised."""
+    scores = np.random.default_rng(seed).random((len(labels), classes)) / 4
+    scores[np.arange(len(labels)), labels] += 1
+    return scores / scores.sum(axis=1, keepdims=True)
+
+
+def everyone() -> Candidates:
+    return confident(LABELS, PEOPLE, probabilities(LABELS), top=1)
+
+
+def layout_of(kind: Kind) -> Layout:
+    return Layout((2, 1, 1)) if kind == "pair" else Layout((2, 2, 1))
+
+
+@pytest.mark.parametrize("kind", ["needle", "pair", "corner"])
+def test_every_grid_is_as_its_kind_says(kind: Kind) -> None:
+    layout = layout_of(kind)
+    grids = draw_grids(everyone(), layout, kind, 1, 40, np.random.default_rng(4))
+    for grid in grids:
+        assert len(grid.scans) == layout.cells
+        assert [LABELS[scan] for scan in grid.scans] == list(grid.labels)
+        assert len({PEOPLE[scan] for scan in grid.scans}) == layout.cells
+        assert grid.labels[grid.cell] == grid.target == 1
+        same = {"corner": (0, layout.cells - 1)}.get(kind, (grid.cell,))
+        assert grid.same_class == same
+    targets = [grid.scans[grid.cell] for grid in grids]
+    confidence = dict(zip(everyone().scans.tolist(), everyone().confidence.tolist(), strict=True))
+    assert targets[:6] == sorted(set(targets), key=lambda scan: -confidence[scan])
+    assert targets[6:12] == targets[:6]
+    places = {grid.cell for grid in grids}
+    assert places == ({0} if kind == "corner" else set(range(layout.cells)))
+    assert grids == draw_grids(everyone(), layout, kind, 1, 40, np.random.default_rng(4))
+
+
+def test_the_most_confident_scans_that_are_right_take_part() -> None:
+    likely = probabilities(LABELS)
+    likely[0] = [0.1, 0.8, 0.1]  # wrong, however sure
+    found = confident(LABELS, PEOPLE, likely, top=0.5)
+    assert 0 not in found.scans
+    for label in range(3):
+        own = [n for n in range(18) if LABELS[n] == label and n > 0]
+        taken = found.scans[found.of(label)]
+        limit = found.confidence[found.of(label)].min()
+        assert limit == min(likely[n, label] for n in taken)
+        assert all(likely[n, label] <= limit for n in set(own) - set(taken.tolist()))
+        assert len(taken) == round(0.5 * len(own))
+
+
+def test_a_class_that_is_never_recognised_is_refused_by_name() -> None:
+    likely = probabilities(LABELS)
+    likely[6:12] = [0.9, 0.05, 0.05]
+    with pytest.raises(BadInputError, match="class 1 is recognised"):
+        confident(LABELS, PEOPLE, likely)
+
+
+def test_grids_of_more_cells_than_participants_are_refused() -> None:
+    with pytest.raises(BadInputError, match="as many participants"):
+        draw_grids(everyone(), Layout((3, 3, 2)), "needle", 1, 3, np.random.default_rng(0))
+
+
+def test_a_participant_with_scans_of_two_classes_is_in_a_grid_once() -> None:
+    found = confident([0, 1], ["p", "p"], probabilities([0, 1], classes=2), top=1)
+    with pytest.raises(BadInputError, match="as many participants"):
+        draw_grids(found, Layout((2, 1, 1)), "pair", 1, 1, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("top", "fewest", "taken"), [(0.1, 1, 1), (0.1, 4, 4), (0.5, 2, 3), (0.1, 40, 6)])
+def test_at_least_as_many_scans_are_taken_as_a_grid_needs(top: float, fewest: int, taken: int) -> None:
+    found = confident(LABELS, PEOPLE, probabilities(LABELS), top, fewest)
+    assert [len(found.of(label)) for label in range(3)] == [taken] * 3
+
+
+# Claims about grids: planted differences are found, no difference is open, what is missing has no answer.
+
+GRIDS = 24
+DIRECTIONS_PEOPLE = {scan: f"p{scan // 2}" for scan in range(GRIDS)}
+LAST, INPUT = Side("GridPG", "a", "last"), Side("GridPG", "a")
+BETTER = Claim("better", LAST, INPUT)
+
+
+def table(shift: float, noise: float = 0.05, seed: int = 0) -> pd.DataFrame:
+    """Method a at stages 0 and 2; the later one has larger shares by `shift`."""
+    rng = np.random.default_rng(seed)
+    rows = [
+        dict(setting="GridPG", method="a", stage=stage, kind="needle", grid=grid, scan=grid, chance=0.25)
+        | dict(share=0.4 + shift * (stage == 2) + rng.normal(0, noise))
+        for stage in (0, 2)
+        for grid in range(GRIDS)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(("shift", "holds"), [(0.2, "yes"), (-0.2, "no"), (0.0, "open")])
+def test_a_claim_holds_where_its_interval_says_so(shift: float, holds: str) -> None:
+    row = directions(table(shift), DIRECTIONS_PEOPLE, [BETTER]).iloc[0]
+    assert list(row.index) == list(DIRECTIONS_TABLE.meanings)
+    assert row["holds"] == holds
+    assert row["n_participants"] == GRIDS / 2
+    assert row["ci_low"] < row["difference"] < row["ci_high"]
+    wide = table(shift).pivot_table(index="grid", columns="stage", values="share")
+    by_hand = (wide[2] - wide[0]).groupby(wide.index // 2).mean().mean()
+    assert row["difference"] == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(
+    ("shift", "noise", "holds"),
+    [(0.0, 0.02, "yes"), (0.3, 0.02, "no"), (-0.3, 0.02, "no"), (NEAR, 0.1, "open"), (0.0, 0.0, "yes")],
+)
+def test_two_are_about_the_same_where_the_whole_interval_is_near(shift: float, noise: float, holds: str) -> None:
+    row = directions(table(shift, noise), DIRECTIONS_PEOPLE, [Claim("alike", LAST, INPUT, near=True)]).iloc[0]
+    assert (row["holds"], row["expected"]) == (holds, "near")
+
+
+@pytest.mark.ci
+def test_without_effect_one_claim_in_twenty_is_an_answer() -> None:
+    answers = [directions(table(0.0, seed=n), DIRECTIONS_PEOPLE, [BETTER])["holds"].iloc[0] for n in range(40)]
+    assert answers.count("open") >= 33
+
+
+def test_undefined_maps_count_as_a_share_of_nothing() -> None:
+    scores = table(0.0, noise=0.01)
+    scores.loc[(scores["stage"] == 2) & (scores["grid"] % 2 == 0), "share"] = np.nan
+    row = directions(scores, DIRECTIONS_PEOPLE, [BETTER]).iloc[0]
+    assert (row["holds"], row["n_participants"]) == ("no", GRIDS / 2)
+    assert row["difference"] == pytest.approx(-0.2, abs=0.02)
+
+
+def test_chance_and_a_perfect_map_are_sides_too() -> None:
+    below, perfect = Claim("below", "chance", INPUT), Claim("perfect", INPUT, "1", near=True)
+    assert directions(table(0.0), DIRECTIONS_PEOPLE, [below, perfect])["holds"].tolist() == ["no", "no"]
+    low = table(0.0).assign(share=0.1 + 0.01 * np.arange(2 * GRIDS) / GRIDS)
+    assert directions(low, DIRECTIONS_PEOPLE, [below])["holds"].tolist() == ["yes"]
+    assert directions(table(0.0).assign(share=1.0), DIRECTIONS_PEOPLE, [perfect])["holds"].tolist() == ["yes"]
+
+
+def test_grids_of_another_kind_are_another_side() -> None:
+    both = pd.concat([table(0.0), table(0.3, seed=1).assign(kind="pair", grid=lambda rows: rows["grid"] + GRIDS)])
+    pairs = Claim("pairs", Side("GridPG", "a", "last", "pair"), LAST)
+    assert directions(both, DIRECTIONS_PEOPLE, [pairs])["difference"].iloc[0] == pytest.approx(0.3, abs=0.05)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_a_method_without_scores_has_no_answer(pooled: bool) -> None:
+    asked = claims((3, 5, 7), pooled)
+    found = directions(table(0.2), DIRECTIONS_PEOPLE, asked)
+    assert len(found) == len(asked) == len({one.name for one in asked})
+    assert found["holds"].isna().all()
+    assert (found["n_participants"] == 0).all()
+    for stage in (2, 0):
+        one_stage = directions(table(0.2).query(f"stage == {stage}"), DIRECTIONS_PEOPLE, [BETTER])
+        assert one_stage["holds"].isna().all()
+
+
+def test_a_claim_that_cannot_fail_is_no_answer() -> None:
+    perfect = Claim("cell alone", INPUT, "1", near=True, constructed=True)
+    assert directions(table(0.0).assign(share=1.0), DIRECTIONS_PEOPLE, [perfect])["holds"].tolist() == [
+        "by construction"
+    ]
+    assert directions(table(0.0), DIRECTIONS_PEOPLE, [perfect])["holds"].tolist() == ["no"]
+    said = {one.larger.method for one in claims((3, 5, 7), True) if one.constructed}  # type: ignore[union-attr]
+    assert said == {"guided-backpropagation", "lrp focus"}
+
+
+def test_too_few_participants_leave_a_claim_open() -> None:
+    few = table(0.2).query("scan < 4")
+    assert directions(few, DIRECTIONS_PEOPLE, [BETTER])["holds"].tolist() == ["open"]
+
+
+def test_a_scan_without_a_participant_is_refused() -> None:
+    with pytest.raises(BadInputError, match="scan 5 has no participant"):
+        directions(table(0.2), {scan: who for scan, who in DIRECTIONS_PEOPLE.items() if scan != 5}, [BETTER])
+
+
+def test_a_participant_counts_once_in_the_summary() -> None:
+    scores = table(0.0).assign(cells=4, depth=0.0, class_chance=0.25, undefined=0, note=None)
+    scores["class_share"] = scores["share"]
+    scores["top_share"] = scores["share"] + 0.05
+    scores = pd.concat([scores, scores[scores["scan"] == 0].assign(share=0.9, class_share=0.9)] * 1)
+    found = summary_of_grids(scores, DIRECTIONS_PEOPLE)
+    assert list(found.columns) == list(GRIDS_TABLE.meanings)
+    own = scores[scores["stage"] == 0]
+    means = own.groupby(own["scan"] // 2)["share"].mean()
+    assert found["share"].iloc[0] == pytest.approx(means.mean())
+    assert found["n_participants"].tolist() == [GRIDS / 2] * 2
+    assert (found["ci_low"] < found["share"]).all()
+    assert (found["top_gain_low"] <= found["top_share"] - found["share"]).all()
+    assert (found["top_gain_high"] > 0).all()
+    assert by_participant(own, DIRECTIONS_PEOPLE).to_numpy() == pytest.approx(
+        means.to_numpy()[np.argsort(means.index.astype(str).map(lambda n: f"p{n}"))]
+    )

@@ -94,9 +94,10 @@ def test_sides_and_pairs_of_a_linear_network_lose_their_own_contributions(tmp_pa
     table = SimpleNamespace(regions=regions, groups={"a": (1, 2), "b": (3, 4)})
     atlas = SimpleNamespace(regions=table, labels_in=lambda _: labels)
     loaded = SimpleNamespace(
-        model=StagedModel([nn.Sequential(nn.Flatten()), linear]).eval(), classes=("CN", "AD"),
+        model=StagedModel([nn.Sequential(nn.Flatten()), linear]).eval(),
+        classes=("CN", "AD"),
         input=SimpleNamespace(box=None),
-    )  # fmt: skip
+    )
     network = SimpleNamespace(
         load=lambda _: loaded, reference=lambda _: SimpleNamespace(mean=mean[None, None]), files=None
     )

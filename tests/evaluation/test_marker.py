@@ -202,8 +202,9 @@ def test_a_teacher_teaches_the_diagnosis_with_its_maps_and_without(tmp_path) -> 
     assert all(one.ok for one in marker_cohort(cohort, Inline(), digests))
     table = MARKER_TABLE.read(cohort.layout)
     assert list(zip(table["task"], table["training"], table["weight"], strict=True)) == [
-        (DIAGNOSIS, CONTROL, 0.0), (DIAGNOSIS, TAUGHT, 1.0)
-    ]  # fmt: skip
+        (DIAGNOSIS, CONTROL, 0.0),
+        (DIAGNOSIS, TAUGHT, 1.0),
+    ]
     files = cohort.layout.evaluation / "models" / f"marker_diagnosis_{TAUGHT}" / "fold-0"
     answers = MEASURES_TABLE.read(files / "measures.tsv")
     spec = configured_input(CONFIG)

@@ -166,10 +166,8 @@ def settled(norm: nn.Module, channels: int = 4) -> nn.Module:
 @pytest.mark.parametrize("training", [True, False])
 def test_pytorch_gives_the_same(training):
     x = noise(2, 4, 3, 4, 5)
-    torchs = {
-        "batch": nn.BatchNorm3d(4), "layer": nn.GroupNorm(1, 4), "instance": nn.GroupNorm(4, 4),
-        "group": nn.GroupNorm(2, 4),
-    }  # fmt: skip
+    torchs = dict(batch=nn.BatchNorm3d(4), layer=nn.GroupNorm(1, 4), instance=nn.GroupNorm(4, 4))
+    torchs |= dict(group=nn.GroupNorm(2, 4))
     for kind, theirs in torchs.items():
         ours = settled(DynamicNorm(kind, 4, centred=True, bias=True)).train(training)
         theirs = settled(theirs).train(training)

@@ -77,13 +77,11 @@ def predictions() -> pd.DataFrame:
         target = int(s.label == "AD")
         called = target ^ (s.participant_id in ("sub-03", "sub-06"))
         rows.append(
-            {
-                "participant_id": s.participant_id, "session_id": s.session_id, "scan_id": s.scan_id,
-                "fold": int(s.participant_id in ("sub-02", "sub-03", "sub-06")), "target": target,
-                "probability": 0.95 if called else 0.2,
-                "outcome": ("T" if called == target else "F") + ("P" if called else "N"),
-            }
-        )  # fmt: skip
+            dict(participant_id=s.participant_id, session_id=s.session_id, scan_id=s.scan_id)
+            | dict(fold=int(s.participant_id in ("sub-02", "sub-03", "sub-06")), target=target)
+            | dict(probability=0.95 if called else 0.2)
+            | dict(outcome=("T" if called == target else "F") + ("P" if called else "N"))
+        )
     return pd.DataFrame(rows)
 
 

@@ -202,14 +202,14 @@ def _write_registration(run: RunLayout, scans: list[Scan], config: Config, plan:
     rows = []
     for place, scan in enumerate([*scans, Scan("sub-MCI001", "ses-M000", "I998", "x/mci.nii.gz")]):
         bad = place == 1
-        rows.append({
-            "participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id,
-            "status": "registered", "entry": "scan", "brain_extraction": "stripped", "brain_mm3": 1.4e6,
-            "orientation": "sform", "correlation": 0.4 if bad else 0.95 + 0.01 * rng.random(), "dice": 0.97,
-            "min_jacobian": -0.2 if bad else 0.3, "nonpositive_jacobian_share": 0.002 if bad else 0.0,
-            "rotation_degrees": 3.0, "scale": 1.01, "affine_residual_mm": 2.0, "dark_ml": 0.5,
-            "flags": f"correlation 0.4 is below 0.45{plan.text}" if bad else None, "decision": "keep" if bad else None,
-        })  # fmt: skip
+        rows.append(
+            dict(participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id)
+            | dict(status="registered", entry="scan", brain_extraction="stripped", brain_mm3=1.4e6, orientation="sform")
+            | dict(correlation=0.4 if bad else 0.95 + 0.01 * rng.random(), dice=0.97, min_jacobian=-0.2 if bad else 0.3)
+            | dict(nonpositive_jacobian_share=0.002 if bad else 0.0, rotation_degrees=3.0, scale=1.01)
+            | dict(affine_residual_mm=2.0, dark_ml=0.5)
+            | dict(flags=f"correlation 0.4 is below 0.45{plan.text}" if bad else None, decision="keep" if bad else None)
+        )
     REGISTRATION_TABLE.write(run.group / "registration.tsv", rows)
     failures = pd.DataFrame(
         [["registration", f"sub-BAD{plan.text}", "BadInputError", f"image is 4D{plan.text}", "logs/failures/x.txt"]],
@@ -227,18 +227,16 @@ def _write_training(run: RunLayout, scans: list[Scan], config: Config, plan: Run
     for fold in range(plan.folds):
         files = run.fold(fold)
         epochs = np.arange(1, 21)
-        history = pd.DataFrame({
-            "epoch": epochs, "train_loss": 0.7 * 0.9**epochs, "train_balanced_accuracy": 1 - 0.5 * 0.8**epochs,
-            "validation_loss": 0.7 * 0.93**epochs, "validation_balanced_accuracy": 1 - 0.5 * 0.85**epochs,
-            "best": epochs == 17,
-        })  # fmt: skip
+        history = dict(epoch=epochs, train_loss=0.7 * 0.9**epochs, train_balanced_accuracy=1 - 0.5 * 0.8**epochs)
+        history |= dict(validation_loss=0.7 * 0.93**epochs, validation_balanced_accuracy=1 - 0.5 * 0.85**epochs)
+        history = pd.DataFrame(history | dict(best=epochs == 17))
         HISTORIES_TABLE.write(files.history, history)
         parts = {"train": ["a", "b"], "validation": ["c"], "test": ["d"]}
-        write_json(files.description, {
-            "fold": fold, "participants": parts, "epochs": 20, "best_epoch": 17, "validation_balanced_accuracy": 0.97,
-            "validation_loss": 0.21, "converged": fold != 0,
-            "ended_by": "max_epochs" if fold == 0 else "early stopping",
-        })  # fmt: skip
+        write_json(
+            files.description,
+            dict(fold=fold, participants=parts, epochs=20, best_epoch=17, validation_balanced_accuracy=0.97)
+            | dict(validation_loss=0.21, converged=fold != 0, ended_by="max_epochs" if fold == 0 else "early stopping"),
+        )
     rng = np.random.default_rng(2)
     rows = []
     for place, scan in enumerate(scans):
@@ -316,8 +314,9 @@ def _write_regions(run: RunLayout, scans: list[Scan], config: Config, plan: RunP
                 planted = group in PLANTED
                 if name == EVIDENCE:  # differs between the classes in planted regions alone
                     total = 0.05 * rng.normal() + 0.5 * (planted and scan.label == plan.contrast[0])
-                    rows.append([scan.participant_id, scan.session_id, scan.scan_id, name, group, 100, total,
-                                 total / 100])  # fmt: skip
+                    rows.append(
+                        [scan.participant_id, scan.session_id, scan.scan_id, name, group, 100, total, total / 100]
+                    )
                     continue
                 mean = (3.0 if planted else 1.0) * (2.0 if scan.label == plan.contrast[0] else 1.0)
                 total = mean * rng.lognormal(0, 0.3)

@@ -1,11 +1,14 @@
-"""The viewer in a real browser: what it shows equals the images on disk, left is left, and keys reach everything."""
+"""The viewer and the explorer in a real browser."""
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 
 import nibabel as nib
 import numpy as np
+import pandas as pd
 import pytest
 from component_pages import HOSTILE_CLASS
 from PIL import Image
@@ -13,9 +16,13 @@ from run_factory import RESOLUTION
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
-from heatlas.reports.words.numbers import number
+from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.words.numbers import number, p_cell
 
 pytestmark = pytest.mark.ci
+
+
+# The viewer in a real browser: what it shows equals the images on disk, left is left, and keys reach everything.
 
 BRIGHT = """(canvas) => {
   const { width, height } = canvas, half = Math.floor(width / 2);
@@ -316,9 +323,10 @@ def test_two_fingers_zoom(page):
 
 def beside(page, method):
     place = page.eval_on_selector(
-        ".viewer script", "(one, m) => JSON.parse(one.textContent).maps.findIndex("
-        "(map) => map.group !== 'AD' && map.method === m)", method,
-    )  # fmt: skip
+        ".viewer script",
+        "(one, m) => JSON.parse(one.textContent).maps.findIndex((map) => map.group !== 'AD' && map.method === m)",
+        method,
+    )
     page.select_option(".viewer [name=second]", str(place))
     page.wait_for_function("(at) => document.querySelector('.viewer').dataset.beside === at", arg=str(place))
 
@@ -418,3 +426,251 @@ def test_the_readout_stays_in_sight_on_a_phone(made, visit_once):
     page.locator(".viewer canvas[data-plane=sagittal]").scroll_into_view_if_needed()
     box = page.locator(".viewer .readout").bounding_box()
     assert 0 <= box["y"] <= 667 - box["height"] + 1
+
+
+# The region explorer in a real browser: what it shows and saves equals the table on disk.
+
+
+@pytest.fixture(scope="module")
+def table(made):
+    return read_table(made.layout.figures / "region_explorer.tsv", text_columns=["scan_group", "name", "hemisphere"])
+
+
+@pytest.fixture(scope="module")
+def explorer_opened(made, visit_once):
+    page = visit_once(made.page)
+    page.wait_for_selector(".explorer[data-ready]")
+    return page
+
+
+@pytest.fixture
+def explorer_page(explorer_opened):
+    """The page with every control as it is when opened."""
+    for name, value in {
+        "method": "lrp", "beta": "0", "group": "AD", "hemisphere": "bilateral", "lobe": "", "p": "",
+        "metric": "mean_sum",
+    }.items():  # fmt: skip
+        if explorer_opened.is_enabled(f".explorer [name={name}]"):
+            explorer_opened.select_option(f".explorer [name={name}]", value)
+    explorer_opened.select_option(".explorer [name=metric]", "mean_share")
+    explorer_opened.fill(".explorer [name=words]", "")
+    return explorer_opened
+
+
+def shown(page):
+    """Rows on the page: name, text and file's text of each number."""
+    return page.eval_on_selector_all(
+        ".explorer tbody tr",
+        "rows => rows.map(row => [...row.cells].map(cell => [cell.textContent, cell.dataset.value ?? null]))",
+    )
+
+
+def names(page):
+    return [row[0][0] for row in shown(page)]
+
+
+def wanted(table, scan_group="AD", map_name="lrpB000", hemisphere=("bilateral",)):
+    rows = table["map"].eq(map_name) & table["scan_group"].eq(scan_group) & table["hemisphere"].isin(hemisphere)
+    return table[rows]
+
+
+def test_it_opens_with_the_bilateral_groups_of_the_positive_class_by_share(explorer_page, table):
+    expected = wanted(table).sort_values("mean_share", ascending=False, kind="stable")
+    assert names(explorer_page) == expected["name"].tolist()
+    assert explorer_page.inner_text(".explorer .shown") == f"{len(expected)} of {len(table)} rows"
+
+
+def test_numbers_on_the_page_equal_the_table_on_disk(explorer_page, table, made):
+    exact = pd.read_csv(made.layout.figures / "region_explorer.tsv", sep="\t", dtype=str, keep_default_na=False)
+    exact = wanted(exact).set_index("name")
+    values = wanted(table).set_index("name")
+    order = [
+        "mean_share",
+        "hedges_g",
+        "hedges_g_low",
+        "hedges_g_high",
+        "p_fwe",
+        "mean_gain",
+        "mean_density",
+        "mean_sum",
+        None,
+        None,
+        "n_voxels",
+        "p",
+        "p_fdr",
+    ]
+    for row in shown(explorer_page):
+        for key, (text, kept) in zip(order, row[1:], strict=True):
+            if key is not None:
+                assert kept == exact.loc[row[0][0], key]
+                value = values.loc[row[0][0], key]
+                assert text == (p_cell(value) if key.startswith("p") else number(value))
+
+
+@pytest.mark.parametrize(
+    ("title", "key"), [("Sum", "mean_sum"), ("Corrected p (family-wise)", "p_fwe"), ("Region", "name")]
+)
+def test_headings_sort_both_ways_and_say_so(explorer_page, table, title, key):
+    heading = explorer_page.locator(".explorer th", has_text=title).first
+    heading.locator("button").click()
+    first = heading.get_attribute("aria-sort")
+    assert first == ("descending" if key == "mean_sum" else "ascending")
+    for direction in (first, "ascending" if first == "descending" else "descending"):
+        assert heading.get_attribute("aria-sort") == direction
+        values = wanted(table).set_index("name").assign(name=lambda frame: frame.index).loc[names(explorer_page), key]
+        known = values.dropna().tolist()
+        assert values.isna().tolist() == sorted(values.isna())  # rows without a value are last either way
+        if key == "name":
+            folded = [value.lower() for value in known]
+            assert folded == sorted(folded, reverse=direction == "descending")
+        else:
+            assert known == sorted(known, reverse=direction == "descending")
+        heading.locator("button").click()
+
+
+def test_choosing_a_metric_sorts_by_it_and_colours_the_brain(explorer_page, table):
+    canvas = ".explorer canvas[data-plane=coronal]"
+    before = explorer_page.eval_on_selector(canvas, "one => one.toDataURL()")
+    explorer_page.select_option(".explorer [name=metric]", "mean_gain")
+    assert (
+        names(explorer_page) == wanted(table).sort_values("mean_gain", ascending=False, kind="stable")["name"].tolist()
+    )
+    assert explorer_page.eval_on_selector(canvas, "one => one.toDataURL()") != before
+    assert explorer_page.inner_text(".explorer .unit").startswith("Mean gain")
+
+
+def test_filters_give_the_rows_of_the_table(explorer_page, table):
+    explorer_page.select_option(".explorer [name=lobe]", "temporal")
+    assert set(names(explorer_page)) == set(wanted(table).query("lobe == 'temporal'")["name"])
+    explorer_page.select_option(".explorer [name=lobe]", "")
+    explorer_page.select_option(".explorer [name=p]", "0.05")
+    assert set(names(explorer_page)) == set(wanted(table).query("p_fwe <= 0.05")["name"])
+    assert len(names(explorer_page)) < len(wanted(table))  # in so small a run there may be none
+    explorer_page.select_option(".explorer [name=p]", "")
+    explorer_page.fill(".explorer [name=words]", "HIPPO")
+    assert set(names(explorer_page)) == {name for name in wanted(table)["name"] if "hippo" in name.lower()}
+    explorer_page.fill(".explorer [name=words]", "no such region")
+    assert names(explorer_page) == []
+    assert explorer_page.inner_text(".explorer .shown").startswith("0 of ")
+
+
+def test_sides_apart_are_the_regions_of_the_atlas(explorer_page, table):
+    explorer_page.select_option(".explorer [name=hemisphere]", "left")
+    assert names(explorer_page) == ["Left hippocampus"]
+    explorer_page.select_option(".explorer [name=hemisphere]", "single")
+    expected = wanted(table, hemisphere=("left", "right", "both"))
+    assert sorted(names(explorer_page)) == sorted(expected["name"])
+    assert "unlabelled rest" in names(explorer_page)
+    assert explorer_page.is_disabled(".explorer [name=p]")
+    assert names(explorer_page)[-1] == "Third ventricle"  # without a voxel there is no share: last
+
+
+def test_method_beta_and_group_choose_the_map(explorer_page, table):
+    explorer_page.select_option(".explorer [name=beta]", "0.5")
+    explorer_page.select_option(".explorer [name=group]", HOSTILE_CLASS)
+    first = wanted(table, HOSTILE_CLASS, "lrpB050").sort_values("mean_share", ascending=False, kind="stable")
+    assert names(explorer_page) == first["name"].tolist()
+    explorer_page.select_option(".explorer [name=method]", "gb")
+    assert explorer_page.is_disabled(".explorer [name=beta]")
+    second = wanted(table, HOSTILE_CLASS, "gb").sort_values("mean_share", ascending=False, kind="stable")
+    assert names(explorer_page) == second["name"].tolist()
+    explorer_page.select_option(".explorer [name=method]", "lrp")
+
+
+def saved(page, button):
+    with page.expect_download() as download:
+        page.click(f".explorer [name={button}]")
+    return download.value.suggested_filename, download.value.path().read_bytes()
+
+
+def test_the_saved_table_is_the_file_on_disk_byte_for_byte(explorer_page, made):
+    name, content = saved(explorer_page, "whole")
+    assert name == "region_explorer.tsv"
+    assert content == (made.layout.figures / "region_explorer.tsv").read_bytes()
+
+
+def test_saved_rows_are_the_lines_of_the_file_in_the_order_shown(explorer_page, made, tmp_path):
+    explorer_page.select_option(".explorer [name=group]", HOSTILE_CLASS)
+    explorer_page.fill(".explorer [name=words]", "gyrus")
+    _, content = saved(explorer_page, "selection")
+    lines = (made.layout.figures / "region_explorer.tsv").read_text(encoding="utf-8").splitlines()
+    found = content.decode().splitlines()
+    assert found[0] == lines[0]
+    assert set(found[1:]) < set(lines[1:])
+    (tmp_path / "rows.tsv").write_bytes(content)
+    rows = read_table(tmp_path / "rows.tsv", text_columns=["scan_group"])
+    assert rows["name"].tolist() == names(explorer_page)
+    assert set(rows["scan_group"]) == {HOSTILE_CLASS}
+
+
+def test_every_region_leads_to_its_page(explorer_page):
+    links = explorer_page.eval_on_selector_all(
+        ".explorer tbody tr",
+        "rows => rows.map(row => [row.cells[0].textContent, row.querySelector('a')?.getAttribute('href')])",
+    )
+    assert dict(links)["Hippocampus"] == "pages/region-hippocampus.html"
+    assert all(href for _, href in links)
+
+
+def test_pointing_at_the_brain_names_the_region_and_a_click_marks_its_row(explorer_page):
+    explorer_page.select_option(".explorer [name=hemisphere]", "single")
+    canvas = explorer_page.locator(".explorer canvas[data-plane=sagittal][data-mm='-26.0']")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    found = set()
+    for across in np.linspace(0.45, 0.6, 8):
+        for down in np.linspace(0.5, 0.7, 8):
+            explorer_page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+            text = explorer_page.inner_text(".explorer .readout")
+            found.add(text)
+            if text.startswith("Left hippocampus"):
+                explorer_page.mouse.down()
+                explorer_page.mouse.up()
+                assert explorer_page.inner_text(".explorer tr.lit td:first-child") == "Left hippocampus"
+                assert text.endswith("(Share of the map)")
+                return
+    pytest.fail(f"never met the left hippocampus: {found}")
+
+
+def test_keys_alone_sort_and_filter(explorer_page):
+    explorer_page.focus(".explorer [name=words]")
+    explorer_page.keyboard.type("hippocampus")
+    assert names(explorer_page) == ["Hippocampus"]
+    explorer_page.fill(".explorer [name=words]", "")
+    explorer_page.focus(".explorer th[data-key=name] button")
+    explorer_page.keyboard.press("Enter")
+    assert explorer_page.get_attribute(".explorer th[data-key=name]", "aria-sort") == "ascending"
+    assert explorer_page.evaluate("document.activeElement.closest('th').dataset.key") == "name"
+
+
+def test_without_scripts_it_is_a_plain_table(made, visit, table):
+    page = visit(made.page, java_script_enabled=False)
+    cells = page.locator(".explorer tbody tr td:first-child").all_inner_texts()
+    assert cells == wanted(table).sort_values("mean_share", ascending=False, kind="stable")["name"].tolist()
+    assert not page.locator(".explorer .controls").is_visible()
+    assert not page.locator(".viewer .controls").is_visible()
+
+
+def test_what_grows_with_the_prediction_comes_last_and_says_so(explorer_page):
+    shown = explorer_page.eval_on_selector_all(
+        ".explorer [name=metric] option", "all => all.map(one => [one.value, one.textContent])"
+    )
+    assert shown[0][0] in ("mean_evidence", "mean_share")
+    assert [value for value, _ in shown[-2:]] == ["mean_density", "mean_sum"]
+    assert [value for value, text in shown if "grows with the prediction" in text] == ["mean_density", "mean_sum"]
+
+
+def test_p_of_densities_neither_colours_nor_selects(made, visit):
+    """Density grows with the prediction, and so do differences of it between the classes."""
+    html = made.page.read_text(encoding="utf-8")
+    start = html.index('<div class="explorer">')
+    packed = re.compile(r'"table": ?"([^"]+)"').search(html, start)[1]
+    lines = zlib.decompress(base64.b64decode(packed)).decode()
+    assert "\tshare\t" in lines
+    other = base64.b64encode(zlib.compress(lines.replace("\tshare\t", "\tdensity\t").encode())).decode()
+    path = made.page.with_name("densities.html")
+    path.write_text(html.replace(packed, other), encoding="utf-8")
+    page = visit(path)
+    page.wait_for_selector(".explorer[data-ready]")
+    assert page.locator(".explorer [name=metric] option[value=p_fwe]").is_disabled()
+    assert page.locator(".explorer [name=p]").is_disabled()

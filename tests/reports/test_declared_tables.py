@@ -71,11 +71,11 @@ def test_a_form_is_known_by_the_name_of_a_column_and_every_form_has_a_way_onto_t
 
 
 PREDICTED = {"participant_id": ["sub-1", "sub-2"], "scan_id": ["a", "b"], "fold": [0, 1], "control": ["none"] * 2}
-CLASSES = {"label": ["MCI", "AD"], "target": [1, 2], "predicted": ["CN", "AD"], "outcome": ["TN", "TP"],
-           "probability": [0.1, 0.9], "session_id": ["ses-1"] * 2}  # fmt: skip
-NUMBER = {"label": ["61.5", "70"], "target": [61.5, 70.0], "prediction": [63.0, 68.0], "gap": [1.5, -2.0],
-          "corrected_gap": [0.1, 0.2], "correction_intercept": [9.0, 9.0], "correction_slope": [0.9, 0.8],
-          "session_id": ["ses-1"] * 2}  # fmt: skip
+CLASSES = dict(label=["MCI", "AD"], target=[1, 2], predicted=["CN", "AD"], outcome=["TN", "TP"], probability=[0.1, 0.9])
+CLASSES |= dict(session_id=["ses-1"] * 2)
+NUMBER = dict(label=["61.5", "70"], target=[61.5, 70.0], prediction=[63.0, 68.0], gap=[1.5, -2.0])
+NUMBER |= dict(corrected_gap=[0.1, 0.2], correction_intercept=[9.0, 9.0], correction_slope=[0.9, 0.8])
+NUMBER |= dict(session_id=["ses-1"] * 2)
 
 
 @pytest.mark.parametrize(

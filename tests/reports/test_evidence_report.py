@@ -122,8 +122,7 @@ def test_a_run_with_evidence_leads_with_it_and_keeps_the_maps_of_the_founding_st
     assert record.evidence_maps == (EVIDENCE,)
     assert record.main_maps == (EVIDENCE, "lrpB000", "gb")
     assert record.ordered_maps == (EVIDENCE, "lrpB000", "gb")
-    assert [record.map_unit(name) for name in record.main_maps] == [
-        "evidence (logits)", "relevance", "susceptibility"]  # fmt: skip
+    assert [record.map_unit(name) for name in record.main_maps] == ["evidence (logits)", "relevance", "susceptibility"]
 
 
 def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(run, record):
@@ -252,8 +251,7 @@ def test_a_run_of_an_earlier_version_has_no_sampling_error(record):
 def test_the_comparison_of_the_classes_is_one_of_evidence(run, record):
     found, rows = COMPARISONS.answered(record), by_hand(run)
     first = rows[rows["p_fwe"] < 0.05].sort_values(["p_fwe", "hedges_g"], ascending=[True, False]).iloc[0]
-    assert found.answer.startswith(
-        f"Scans of AD have more evidence in {first.name.lower()} (g {g_of(first)})")  # fmt: skip
+    assert found.answer.startswith(f"Scans of AD have more evidence in {first.name.lower()} (g {g_of(first)})")
     assert "Regions add up to the difference in logits" in found.grounds
 
 
@@ -309,8 +307,9 @@ def test_regions_by_evidence_come_first_and_the_founding_tables_are_complete(run
     table = content["evidence"]["table"]
     keys = [column.key for column in table.columns]
     assert [row[0].text for row in table.rows] == list(rows.index)
-    shown = np.array([[float(row[keys.index(key)].order) for key in ("difference", "ci_low", "ci_high")]
-                      for row in table.rows])  # fmt: skip
+    shown = np.array(
+        [[float(row[keys.index(key)].order) for key in ("difference", "ci_low", "ci_high")] for row in table.rows]
+    )
     np.testing.assert_allclose(shown, VOXELS * rows[["difference", "ci_low", "ci_high"]].to_numpy(), rtol=SHOWN)
     assert content["maps"] == "LRP β=0 and Guided backpropagation"
     assert content["bench"] == NOT_EVALUATED
@@ -330,30 +329,32 @@ def scores(finds: str = EVIDENCE) -> pd.DataFrame:
     for name in (EVIDENCE, "lrpB000"):
         area, hits = (0.98, 5.0) if name == finds else (0.5, 1.0)
         for cohort in ("run", "planted"):
-            base = {"cohort": cohort, "map": name, "method": name, "severity": "all", "n_planted": 5, "n_scans": 14,
-                    "n_participants": 14, "n_undefined": 0, "n_groups": 68, "rim": 0.5}  # fmt: skip
+            base = dict(cohort=cohort, map=name, method=name, severity="all", n_planted=5, n_scans=14)
+            base |= dict(n_participants=14, n_undefined=0, n_groups=68, rim=0.5)
             rows.append({**base, "network": "real", "auroc_difference": area, "hits_difference": hits,
                          "dose_response": 0.7 if cohort == "planted" else np.nan})  # fmt: skip
             for null in ("shuffled-1", "untrained"):
-                rows.append({**base, "network": null, "auroc_difference": 0.41, "hits_difference": 0.0,
-                             "spearman_real": 0.1})  # fmt: skip
+                rows.append(
+                    {**base, "network": null, "auroc_difference": 0.41, "hits_difference": 0.0, "spearman_real": 0.1}
+                )
         for severity, value in (("0.5", 0.7), ("2", 0.97)):
             rows.append({**rows[-3], "cohort": "planted", "network": "real", "severity": severity,
                          "auroc_difference": value, "dose_response": np.nan})  # fmt: skip
     for name in ("edges", "scanDifference"):
-        rows.append({"cohort": "run", "map": name, "network": "none", "severity": "all", "n_planted": 5, "n_scans": 14,
-                     "n_participants": 14, "n_undefined": 0, "n_groups": 68, "auroc_difference": 0.9,
-                     "hits_difference": 4.0, "rim": 2.0})  # fmt: skip
+        rows.append(
+            dict(cohort="run", map=name, network="none", severity="all", n_planted=5, n_scans=14, n_participants=14)
+            | dict(n_undefined=0, n_groups=68, auroc_difference=0.9, hits_difference=4.0, rim=2.0)
+        )
     return pd.DataFrame(rows).reindex(columns=list(EVALUATION_TABLE.meanings))
 
 
 def distractors() -> pd.DataFrame:
     """A distractor <b> that two maps and an image are judged by; only the image and one map mark it."""
     rows = [
-        {"cohort": "run", "map": name, "network": network, "distractor": "spot <b>", "kind": "marker", "n_scans": 7,
-         "ratio": ratio, "limit": 0.5, "marked": ratio > 0.5}
+        dict(cohort="run", map=name, network=network, distractor="spot <b>", kind="marker", n_scans=7, ratio=ratio)
+        | dict(limit=0.5, marked=ratio > 0.5)
         for name, network, ratio in ((EVIDENCE, "real", 0.25), ("deeplift", "real", 0.75), ("edges", "none", 5.5))
-    ]  # fmt: skip
+    ]
     return DISTRACTORS_TABLE.frame(rows)
 
 
@@ -379,9 +380,9 @@ def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, rec
     assert [title for title, *_ in on_run["lines"]] == ["Expected gradients", "LRP β=0", *without]
     keys = [column.key for column in on_run["table"].columns]
     row = dict(zip(keys, (cell.text for cell in on_run["table"].rows[0]), strict=True))
-    assert {key: row[key] for key in ("passed", "hits", "auroc", "shuffled_hits", "shuffled_auroc", "rim")} == {
-        "passed": "yes", "hits": "5", "auroc": "0.98", "shuffled_hits": "0.0", "shuffled_auroc": "0.41",
-        "rim": "0.50"}  # fmt: skip
+    assert {key: row[key] for key in ("passed", "hits", "auroc", "shuffled_hits", "shuffled_auroc", "rim")} == dict(
+        passed="yes", hits="5", auroc="0.98", shuffled_hits="0.0", shuffled_auroc="0.41", rim="0.50"
+    )
     edges = dict(zip(keys, (cell.text for cell in on_run["table"].rows[2]), strict=True))
     assert (edges["hits"], edges["auroc"], edges["shuffled_auroc"], edges["passed"]) == ("4", "0.90", "n/a", "no")
     assert on_run["folded"] == []  # one severity, no faithfulness
@@ -397,7 +398,8 @@ def test_two_sentences_say_what_the_bench_found_about_lrp(run, record, unrendere
     assert second.startswith("Scans of the run: does not find planted disease; tells real from shuffled labels;")
     answer = next(one for one in summarise(evaluated).answers if one.question == "Where does it look?")
     assert "In the evaluation of this run, this map passed: scans of the run: finds planted disease; tells real" in (
-        answer.text)  # fmt: skip
+        answer.text
+    )
     assert regions.build(Material.of(run))["bench"].startswith(first)
 
 

@@ -1,14 +1,22 @@
-"""A run in a notebook, against the tables and images in its folder."""
+"""Runs and documents that are read: in a notebook, and with tables of other versions."""
 
 from __future__ import annotations
 
+import html
+import importlib.util
+import re
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
-from run_factory import EVIDENCE, WITH_EVIDENCE, make_run
+from report_pages import page_with
+from run_factory import EVIDENCE, SMALL, WITH_EVIDENCE, make_run
 from torch import nn
 
 import heatlas
@@ -22,7 +30,15 @@ from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table
 from heatlas.pipeline.run.work.digests import stamp_of
-from heatlas.reports.read.run_files import DECLARED
+from heatlas.reports.content.run.summary import summarise
+from heatlas.reports.figures import gallery
+from heatlas.reports.page.build import build_report
+from heatlas.reports.page.sections import QUESTIONS, find_cautions, missing_stages
+from heatlas.reports.questions.analyses import ANALYSES
+from heatlas.reports.read.run_files import DECLARED, TABLES, of_another_version
+from heatlas.reports.read.run_record import RunRecord, read_run
+
+# A run in a notebook, against the tables and images in its folder.
 
 
 @pytest.fixture(scope="module")
@@ -254,3 +270,164 @@ def test_relevance_that_has_lost_an_explained_scan_is_named(copied) -> None:
             BadInputError, match=r"relevance_bilateral.tsv: lacks 1 scan that group/predictions.tsv has"
         ):
             read()
+
+
+# A run whose tables an older version of Heatlas wrote: what is missing is said, the rest of the report is made.
+
+REMEDY = "another version of Heatlas wrote it. Repeat the command that made this run"
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory) -> RunRecord:
+    return read_run(make_run(tmp_path_factory.mktemp("finished") / "run", SMALL))
+
+
+def without(layout: RunLayout, name: str, column: str) -> None:
+    """Take a column out of a table, as an older version would have written it."""
+    path = TABLES[name].path(layout)
+    write_table(path, read_table(path).drop(columns=column))
+
+
+def test_every_table_but_the_one_of_the_input_is_asked_for_its_columns(record):
+    assert {name for name, table in TABLES.items() if not table.required} == {"clinical"}
+    assert record.unreadable == {}
+    assert {name for name in record.tables if set(TABLES[name].required) - set(record.tables[name])} == set()
+
+
+@pytest.mark.parametrize("view", [view for one in ANALYSES for view in one.views], ids=lambda view: view.caption)
+def test_a_view_asks_for_no_column_that_its_table_has_not(view):
+    chart = view.intervals
+    asked = {
+        *view.columns,
+        *view.where,
+        *(name.removeprefix("-") for name in view.order),
+        *filter(None, [view.finding]),
+    }
+    asked |= {*chart.label, chart.estimate, chart.low, chart.high, *chart.n} if chart else set()
+    assert asked - set(TABLES[view.table].meanings) == set()
+
+
+def test_each_missing_column_is_named_with_its_file_and_the_remedy(record):
+    for name in record.tables.keys() & TABLES.keys():
+        table, file = record.tables[name], f"{name}.tsv"
+        assert of_another_version(name, file, table) == ""
+        for column in TABLES[name].required:
+            said = of_another_version(name, file, table.drop(columns=column))
+            assert said.startswith(f"{file} has no column {column}: {REMEDY}")
+
+
+def test_a_run_without_relevance_propagation_is_finished(record):
+    """Other methods have no conservation; and some have no evidence either, but regions, without which it is open."""
+    names = ("conservation", "evidence", "relevance_bilateral")
+    for kept, missing in ((names[1:], []), (names[2:], []), ((), ["attribution", "regions"])):
+        rest = {name: table for name, table in record.tables.items() if name not in names or name in kept}
+        assert missing_stages(replace(record, tables=rest)) == missing
+
+
+def test_the_summary_and_the_cautions_do_without_any_one_table(record):
+    for name in record.tables:
+        rest = {other: table for other, table in record.tables.items() if other != name}
+        lacking = replace(record, tables=rest, unreadable={name: f"{name} lacks a column."})
+        cautions = {one.title: one.text for one in find_cautions(lacking)}
+        assert cautions["A table cannot be used."] == f"{name} lacks a column."
+        assert "The run is not finished." not in cautions
+        answers = {one.question: one.text for one in summarise(lacking).answers}
+        if name in ("predictions", "relevance_bilateral", "region_summary"):
+            assert answers["Where does it look?"] == f"Not known. {name} lacks a column."
+
+
+def test_without_predictions_nothing_made_from_them_is_shown_and_the_reason_is_said_once(tmp_path):
+    layout = make_run(tmp_path / "run", replace(SMALL, until="regions"))
+    without(layout, "predictions", "outcome")
+    found = read_run(layout)
+    assert {"scans", "registration"} <= set(found.tables)
+    assert not {"predictions", "relevance_bilateral", "beta_overlap"} & set(found.tables)
+    said = found.unreadable["predictions"]
+    assert said.startswith(f"group/predictions.tsv has no column outcome: {REMEDY}")
+    assert found.unreadable["relevance_bilateral"] == said
+    assert found.why_absent("predictions", "relevance_bilateral") == said
+
+
+@pytest.mark.ci
+def test_the_report_says_what_its_tables_lack_and_is_made_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "rendered", lambda *_, **__: b"")
+    layout = make_run(tmp_path / "run", SMALL)
+    lacking = (
+        ("volume_association", "fold_held", "Does relevance follow atrophy?"),
+        ("group_comparisons", "p_fwe", "Where do groups differ?"),
+        ("planted_recovery", "hits", "Are the planted regions found?"),
+    )
+    for name, column, _ in lacking:
+        without(layout, name, column)
+    index = html.unescape(build_report(layout).read_text(encoding="utf-8"))
+    warning = index[index.index("Tables cannot be used.") : index.index('<section class="answers')]
+    for name, column, title in lacking:
+        said = f"group/statistics/{name}.tsv has no column {column}: {REMEDY}"
+        anchor = next(one.id for one in QUESTIONS if one.title == title)
+        page = html.unescape(page_with(layout, anchor).read_text(encoding="utf-8"))
+        section = page[page.rindex(f">{title}</h2>") :]
+        assert said in section[: section.index("</section>")]
+        assert said in warning
+    registration = page_with(layout, "registration").read_text(encoding="utf-8")
+    assert "Registration of every scan, doubtful scans first." in registration
+
+
+# Links of the documentation lead to files and headings that there are, and every page is in the navigation.
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as GitHub names them, and anchors written by hand."""
+    text = page.read_text(encoding="utf-8")
+    headings = (re.sub(r"[^\w\- ]", "", line.lower()).strip() for line in re.findall(r"^#+ (.*)$", text, re.M))
+    return {heading.replace(" ", "-") for heading in headings} | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in _LINK.findall(page.read_text(encoding="utf-8")):
+        file, _, anchor = link.partition("#")
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        target = page.parent / file if file else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_every_page_of_the_site_is_in_the_navigation_once() -> None:
+    docs = ROOT / "docs"
+    trees = re.findall(r"```{toctree}\n.*?\n\n(.*?)```", (docs / "index.md").read_text(encoding="utf-8"), re.DOTALL)
+    pages = [
+        page.relative_to(docs).with_suffix("").as_posix()
+        for page in docs.rglob("*")
+        if page.suffix == ".md" and page.name != "index.md" and "_build" not in page.parts
+    ]
+    assert sorted(" ".join(trees).split()) == sorted([*pages, "auto_examples/index"])
+
+
+def test_the_check_of_the_site_finds_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(
+        '<a href="other.html#here">1</a><a href="other.html#gone">2</a><a href="lost.html">3</a><a href="https://x.org">4</a>'
+        '<script src="https://x.org/a.js"></script><img src="data:image/png;base64,AA">'
+    )
+    (tmp_path / "other.html").write_text('<h1 id="here">x</h1><a href="#here">up</a>')
+    check = importlib.util.spec_from_file_location("check_site", ROOT / "docs" / "check_site.py")
+    module = importlib.util.module_from_spec(check)
+    check.loader.exec_module(module)
+    assert module.faults(tmp_path) == [
+        "page.html: loads https://x.org/a.js",
+        "page.html: no anchor other.html#gone",
+        "page.html: no file lost.html",
+    ]
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="the packages of `make docs` are not installed")
+    site = str(tmp_path / "html")
+    for command in (["-m", "sphinx", "-q", "-E", "-W", "--keep-going", "docs", site], ["docs/check_site.py", site]):
+        answer = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stdout + answer.stderr

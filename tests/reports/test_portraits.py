@@ -1,26 +1,61 @@
-"""Pictures of a person: smoothed, regions in colour, and the same regions in sentence, picture and table."""
+"""Pictures of people: portraits, the mosaic, fingerprints, and the overview of registration."""
 
 from __future__ import annotations
 
+import io
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
-from run_factory import EVIDENCE, RESOLUTION, WITH_EVIDENCE, make_run
+from PIL import Image
+from report_pages import page_with
+from run_factory import EVIDENCE, RESOLUTION, WITH_EVIDENCE, RunPlan, make_run
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import template_grid
+from heatlas.atlases.spaces import template_grid, write_template_image
 from heatlas.atlases.templates import load_template
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.content.relevance import founding
-from heatlas.reports.figures.gallery import shown_in
-from heatlas.reports.figures.maps import FAINT, MAPS, REGIONS, region_row
-from heatlas.reports.figures.slices import BrainImage, ColourScale, smoothed
+from heatlas.reports.figures.gallery import NIGHT, shown_in
+from heatlas.reports.figures.maps import (
+    BAR,
+    BAR_HEIGHT,
+    CUTS,
+    FAINT,
+    GAP,
+    HEAD,
+    LINE,
+    MAPS,
+    PIXELS,
+    REGIONS,
+    Row,
+    Tile,
+    coronal_slice,
+    draw_mosaic,
+    draw_portrait,
+    region_row,
+)
+from heatlas.reports.figures.slices import PERSON_PERCENTILES, BrainImage, ColourScale, MapView, coloured, smoothed
 from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.overviews import (
+    BAR_PIXELS,
+    MASK_COLOUR,
+    MAX_BYTES,
+    WHITE_COLOUR,
+    _panel,
+    caption_lines,
+    draw_overview,
+    draw_overviews,
+)
 from heatlas.reports.frame.pages import participant_file
 from heatlas.reports.page.build import build_report
 from heatlas.reports.people.regions import evidence_sentences, regions_of_scans
@@ -28,6 +63,8 @@ from heatlas.reports.people.scan_pictures import draw_scans, portraits_of
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
 from heatlas.reports.words.numbers import fixed, mid_sentence, signed
+
+# Pictures of a person: smoothed, regions in colour, and the same regions in sentence, picture and table.
 
 PERSON = "sub-AD000"
 
@@ -165,3 +202,185 @@ def test_figure_7_of_the_founding_study_has_the_colours_of_the_mean_map(run, mon
     assert dict((titles[0], scales) for titles, scales in seen)["LRP β=0"] == [expected, expected]
     (caption,) = (text for name, text in figures.items() if name.startswith("bohle2019-07a_patients_lrpB000"))
     assert "99.5th percentile of the mean map of AD; not smoothed" in caption
+
+
+# The mosaic of individual maps: each tile shows the slice of its own portrait.
+
+
+def portrait(shade: int) -> bytes:
+    """Slices of one shade of grey each; the second of the first map has this one."""
+    sheet = Image.new("RGB", (len(CUTS) * (PIXELS + GAP), 2 * (HEAD + PIXELS + GAP)), (255, 255, 255))
+    for column in range(len(CUTS)):
+        corner = (column * (PIXELS + GAP), HEAD)
+        sheet.paste((shade if column == 1 else 255,) * 3, (*corner, corner[0] + PIXELS, corner[1] + PIXELS))
+    buffer = io.BytesIO()
+    sheet.save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def test_each_tile_shows_the_coronal_slice_of_its_own_person():
+    assert CUTS[1][0] == "coronal"
+    shades = [20 + 18 * place for place in range(8)]
+    tiles = [Tile(("AD, 0.90", "sub-1"), coronal_slice(portrait(shade))) for shade in shades]
+    assert {tile.slice.size for tile in tiles} == {(PIXELS, PIXELS)}
+    assert [tile.slice.getextrema()[0] for tile in tiles] == [(shade, shade) for shade in shades]
+    pixels = np.asarray(Image.open(io.BytesIO(draw_mosaic(tiles))).convert("RGB")).astype(int)
+    head = 2 * LINE + 4
+    assert pixels.shape[:2] == (2 * (PIXELS + head), 6 * PIXELS)
+    for place, shade in enumerate(shades):
+        x, y = place % 6 * PIXELS + PIXELS // 2, place // 6 * (PIXELS + head) + head + PIXELS // 2
+        assert abs(pixels[y, x, 0] - shade) <= 6  # of a palette of 256 colours
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_row_of_a_portrait_says_what_its_colours_mean(signed):
+    scale = ColourScale(0.2, 0.8, signed)
+    atlas = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
+    grid = atlas.grid
+    brain = np.ones(grid.shape, dtype=np.float32)
+    view = MapView(
+        {cut: np.zeros((2, 2)) for cut in CUTS},
+        np.asarray(grid.affine),
+        dict(zip(PERSON_PERCENTILES, (0.2, 0.8), strict=True)),
+        0.5 * signed,
+    )
+    row = Row("Guided backpropagation", view, view.scale(PERSON_PERCENTILES), "unit")
+    sheet = draw_portrait(BrainImage(brain, grid.affine), [row], (), atlas, ["gb"])
+    assert shown_in(sheet, MAPS) == ("gb",)
+    assert shown_in(sheet, REGIONS) == ()
+    pixels = np.asarray(Image.open(io.BytesIO(sheet)).convert("RGB")).astype(int)
+    line = pixels[2 + 3 + BAR_HEIGHT // 2]
+    expected = (255 * coloured(scale.ramp(BAR // 2), scale)[:, :3]).astype(int)
+    found = [
+        start
+        for start in range(len(line) - len(expected))
+        if np.abs(line[start : start + len(expected)] - expected).max() <= 12
+    ]
+    assert len(found) == 1
+    assert scale.ramp(3).tolist() == pytest.approx([-0.8, -0.5, -0.2] * signed + [0.2, 0.5, 0.8])
+
+
+# Someone under two names has one fingerprint, shown on the pages of both.
+
+
+def test_both_names_of_a_person_find_their_fingerprint() -> None:
+    first, second, other = "sub-ADNI002S0295", "sub-ADNI131S0295", "sub-ADNI002S0296"
+    scans = pd.DataFrame({"participant_id": [first, second, other], "scan_id": ["I1", "I2", "I3"], "kept": True})
+    # The first name has no relevance here, so the statistics know the person by the second.
+    prints = pd.DataFrame(
+        {"source": "gb", "participant_id": [second, other], "group": "Hippocampus", "w": [2.0, 3.0]}
+    ).assign(z=1.0)
+    tables = {"scans": scans, "w_fingerprints": prints}
+    run = SimpleNamespace(tables=tables, has=tables.__contains__, main_maps=["gb"], task=task_of(CohortConfig()))
+    people = ParticipantRecords(run)  # type: ignore[arg-type]
+    found = {name: people.scores("gb", name)["w"].get("Hippocampus") for name in (first, second, other)}
+    assert found == {first: 2.0, second: 2.0, other: 3.0}
+    assert people.scores("lrpB000", first).empty
+
+
+# The overview figure of a registered scan, and what the report makes of scans in doubt.
+
+TEMPLATE = load_template(4.0)
+
+
+def drawn(values: np.ndarray, lines: list[str] | None = None) -> np.ndarray:
+    content = draw_overview(BrainImage(values, TEMPLATE.grid.affine), TEMPLATE, lines or [])
+    assert len(content) < MAX_BYTES
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"), dtype=int)
+
+
+def near(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
+    return np.abs(picture - np.array(colour)).max(axis=-1) <= 12
+
+
+def test_contours_are_those_of_the_template_and_stay_when_the_scan_moves() -> None:
+    good, moved = drawn(TEMPLATE.t1w), drawn(np.roll(TEMPLATE.t1w, (3, 0, 0), axis=(0, 1, 2)))
+    assert near(good, MASK_COLOUR).sum() > 2000
+    assert near(good, WHITE_COLOUR).sum() > 2000
+    outline = near(good, MASK_COLOUR)
+    assert (near(moved, MASK_COLOUR) & outline).sum() > 0.9 * outline.sum()
+    assert (np.abs(good - moved).max(axis=-1) > 60).mean() > 0.05
+
+
+def test_left_is_left_and_up_is_up() -> None:
+    """A dark block left, in front and above shows in the left half of coronal and axial slices, towards their top."""
+    grid = TEMPLATE.grid
+    index = np.stack(np.meshgrid(*[np.arange(n) for n in grid.shape], indexing="ij"), -1)
+    world = index @ grid.affine[:3, :3].T + grid.affine[:3, 3]
+    block = (world[..., 0] < -10) & (world[..., 2] > 25)
+    picture, plain = drawn(np.where(block, 0, TEMPLATE.t1w)), drawn(TEMPLATE.t1w)
+    rows, columns = np.nonzero(np.abs(picture - plain).max(axis=-1) > 60)
+    height, width = picture.shape[:2]
+    coronal = (rows > 0.33 * height) & (rows < 0.6 * height)
+    middle = coronal & (columns > 0.36 * width) & (columns < 0.64 * width)  # the slice in the middle
+    assert middle.sum() > 100
+    assert (columns[middle] < width / 2).mean() > 0.95
+    assert rows[middle].max() < 0.5 * height
+
+
+@pytest.mark.parametrize(
+    ("plane", "sides"), [(("sagittal", -26.0), False), (("coronal", -20.0), True), (("axial", 10.0), True)]
+)
+def test_a_slice_with_two_sides_names_them(plane, sides) -> None:
+    scan = BrainImage(np.zeros(TEMPLATE.grid.shape, np.float32), TEMPLATE.grid.affine)
+    light = _panel(scan, 1.0, TEMPLATE, plane).min(axis=-1) > 200
+    left, right = light[:16, :16], light[:16, -16:]
+    assert (left.any(), right.any()) == (sides, sides)
+    if sides:  # L has its stroke on the left and its foot below; R is heavier above
+        assert left[:, : 16 // 2].sum() > left[:, 16 // 2 :].sum()
+        assert not np.array_equal(left, right)
+
+
+def test_same_scan_same_bytes_and_noise_stays_small() -> None:
+    noisy = np.where(TEMPLATE.brain_mask, np.random.default_rng(1).uniform(1, 100, TEMPLATE.grid.shape), 0)
+    scan = BrainImage(noisy.astype(np.float32), TEMPLATE.grid.affine)
+    first = draw_overview(scan, TEMPLATE, ["a"])
+    assert first == draw_overview(scan, TEMPLATE, ["a"])
+    assert len(first) < MAX_BYTES
+
+
+def test_an_empty_scan_is_drawn_as_contours_on_the_background() -> None:
+    assert near(drawn(np.zeros_like(TEMPLATE.t1w)), NIGHT).mean() > 0.8
+
+
+def test_lines_are_written_below() -> None:
+    bare, told = drawn(TEMPLATE.t1w), drawn(TEMPLATE.t1w, ["sub-01: correlation 0.7", "in doubt: folded"])
+    assert told.shape[0] == bare.shape[0] + 2 * BAR_PIXELS
+    assert told[bare.shape[0] :].max() > 200
+
+
+def test_long_reasons_are_wrapped() -> None:
+    row = {"correlation": 0.7123, "dice": 0.98, "scale": None, "brain_mm3": 1.4e6, "flags": "word " * 60}
+    first, *rest = caption_lines("sub-01_ses-M000", row)
+    assert first == "sub-01_ses-M000: correlation 0.712, Dice 0.980, brain 1400 ml"
+    assert rest[0].startswith("in doubt: word")
+    assert max(map(len, rest)) <= 100
+
+
+@pytest.fixture
+def overview_report(tmp_path: Path) -> RunLayout:
+    """Report of a run whose second scan is in doubt; overviews are drawn."""
+    layout = make_run(tmp_path / "run", RunPlan(until="registration", people=2, text="<b>"))
+    scans = ScanTable.read(layout.root / "scans.tsv").kept
+    for scan in scans:
+        files = layout.scan(scan.participant_id, scan.session_id, 4.0)
+        files.t1w.parent.mkdir(parents=True, exist_ok=True)
+        write_template_image(files.t1w, TEMPLATE.t1w, TEMPLATE.grid)
+    with ThreadPoolExecutor(1) as executor:
+        assert all(outcome.ok for outcome in draw_overviews(layout, scans, 4.0, executor))
+        again = draw_overviews(layout, scans, 4.0, executor)
+    assert {outcome.status for outcome in again} == {"unchanged"}
+    build_report(layout)
+    return layout
+
+
+def test_the_report_shows_scans_in_doubt_and_links_the_others(overview_report: RunLayout) -> None:
+    index, page = (path.read_text() for path in (overview_report.report, page_with(overview_report, "registration")))
+    assert "Registration is doubtful." in index
+    assert "Registration is doubtful." in page
+    assert "figures/registration_in_doubt_1.png" in page
+    assert "registration_in_doubt_2" not in page
+    assert page.count('_desc-registration_T1w.png">figure</a>') == 7
+    assert '="sub-AD000%3Cb%3E/ses-M000/figures/sub-AD000%3Cb%3E_ses-M000_space-' in page
+    assert "correlation 0.4 is below 0.45&lt;b&gt;" in page
+    assert "correlation 0.4 is below 0.45<b>" not in index + page

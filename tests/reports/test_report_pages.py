@@ -264,8 +264,7 @@ def written(name: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def test_relevance_that_tells_the_scanner_is_a_warning(run, tmp_path):
     path = run.statistics("site_prediction")
-    row = {"target": "field_strength", "map": "lrpB000", "balanced_accuracy": 0.9, "chance": 0.5, "p": 0.001,
-           "p_fwe": 0.002}  # fmt: skip
+    row = dict(target="field_strength", map="lrpB000", balanced_accuracy=0.9, chance=0.5, p=0.001, p_fwe=0.002)
     before = path.read_bytes() if path.is_file() else None
     try:
         write_table(path, written("site_prediction", [{**row, "p_fwe": 0.2}]))

@@ -62,10 +62,11 @@ def test_the_weight_that_is_chosen_is_named() -> None:
     shown = ("validation_balanced_accuracy", "validation_epg", "validation_iou", "test_epg")
     values = {0.0: (0.8, 0.2, 0.1, 0.21), 3.0: (0.78, 0.4, 0.12, 0.39), 30.0: (0.6, 0.9, 0.3, 0.88)}
     rows = [
-        {"weight": weight, "of_run": weight == 30, "in_pareto_set": True, "chosen": weight == 3,
-         "n_validation": 12, "n_participants": 30} | dict(zip(shown, own, strict=True))
+        dict(weight=weight, of_run=weight == 30, in_pareto_set=True, chosen=weight == 3, n_validation=12)
+        | dict(n_participants=30)
+        | dict(zip(shown, own, strict=True))
         for weight, own in values.items()
-    ]  # fmt: skip
+    ]
     table = OBJECTIVE_WEIGHTS_TABLE.frame(rows)
     (found,) = build(material(GUIDED, objective_weights=table))["comparisons"]
     assert found.text.startswith("The weight chosen is 3, not that of this run.")
@@ -93,15 +94,16 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
         "accuracy_positive_plain",
         "accuracy_positive_marked",
     ]
-    control = {"task": "diagnosis", "training": "control", "n_participants": 30, "worst_group": 0.1, "epg": 0.2,
-               "worst_group_high": 0.3, "as_in_training": 0.85, "mean_accuracy": 0.55, "chance": 0.428,
-               "chance_low": 0.2, "chance_high": 0.6}  # fmt: skip
+    control = dict(task="diagnosis", training="control", n_participants=30, worst_group=0.1, epg=0.2)
+    control |= dict(worst_group_high=0.3, as_in_training=0.85, mean_accuracy=0.55, chance=0.428, chance_low=0.2)
+    control |= dict(chance_high=0.6)
     control |= dict(zip(names, (0.9, 0.2, 0.1, 0.8), strict=True))
-    guided = control | {
-        "training": "guided", "worst_group": 0.5, "worst_group_change": 0.4, "against_training_change": 0.45,
-        "against_training_change_low": 0.1, "against_training_change_high": 0.6, "mean_accuracy_change": 0.05,
-        "epg_change": 0.25, "epg_change_low": 0.2, "epg_change_high": 0.3,
-    }  # fmt: skip
+    guided = (
+        control
+        | dict(training="guided", worst_group=0.5, worst_group_change=0.4, against_training_change=0.45)
+        | dict(against_training_change_low=0.1, against_training_change_high=0.6, mean_accuracy_change=0.05)
+        | dict(epg_change=0.25, epg_change_low=0.2, epg_change_high=0.3)
+    )
     table = MARKER_TABLE.frame([control, guided])
     (found,) = build(material(ObjectiveConfig(), marker_groups=table))["comparisons"]
     assert [column.title for column in found.table.columns][1:5] == [
@@ -125,14 +127,15 @@ def test_the_worst_group_stands_beside_that_of_the_control() -> None:
 
 
 def test_students_stand_beside_students_of_answers_alone() -> None:
-    control = {"task": "diagnosis", "training": "control", "n_participants": 30, "worst_group": 0.1,
-               "worst_group_high": 0.3, "as_in_training": 0.85, "chance": 0.4, "chance_low": 0.2, "chance_high": 0.6,
-               "agreement_as_in_training": 0.9, "agreement_against_training": 0.4}  # fmt: skip
-    taught = control | {
-        "training": "distilled", "against_training_change": 0.1, "mean_accuracy_change": 0.05, "epg_change": 0.25,
-        "agreement_against_training": 0.7, "agreement_against_training_change": 0.3,
-        "agreement_against_training_change_low": 0.1, "agreement_against_training_change_high": 0.5,
-    }  # fmt: skip
+    control = dict(task="diagnosis", training="control", n_participants=30, worst_group=0.1, worst_group_high=0.3)
+    control |= dict(as_in_training=0.85, chance=0.4, chance_low=0.2, chance_high=0.6, agreement_as_in_training=0.9)
+    control |= dict(agreement_against_training=0.4)
+    taught = (
+        control
+        | dict(training="distilled", against_training_change=0.1, mean_accuracy_change=0.05, epg_change=0.25)
+        | dict(agreement_against_training=0.7, agreement_against_training_change=0.3)
+        | dict(agreement_against_training_change_low=0.1, agreement_against_training_change_high=0.5)
+    )
     objective = ObjectiveConfig(kind="distilled", teacher="run")
     (found,) = build(material(objective, marker_groups=MARKER_TABLE.frame([control, taught])))["comparisons"]
     assert [row[0].text for row in found.table.rows] == ["Taught answers alone", "Taught answers and maps"]
@@ -149,8 +152,8 @@ def test_students_stand_beside_students_of_answers_alone() -> None:
 
 
 def test_networks_that_know_every_copy_follow_nothing_else() -> None:
-    control = {"task": "marker", "training": "control", "n_participants": 30, "worst_group": 1.0, "as_in_training": 1.0,
-               "chance": 0.36, "chance_low": 0.2, "chance_high": 0.47}  # fmt: skip
+    control = dict(task="marker", training="control", n_participants=30, worst_group=1.0, as_in_training=1.0)
+    control |= dict(chance=0.36, chance_low=0.2, chance_high=0.47)
     guided = control | {"training": "guided", "worst_group_change": 0.0, "against_training_change": 0.0,
                         "mean_accuracy_change": 0.0, "epg_change": 0.002, "epg_change_low": 0.001,
                         "epg_change_high": 0.003}  # fmt: skip

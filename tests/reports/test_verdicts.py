@@ -48,10 +48,11 @@ def record(tables: dict[str, pd.DataFrame], models: int = 0, **sections: dict[st
 def relevance(sums: dict[str, tuple[float, float]], voxels: dict[str, int]) -> dict[str, pd.DataFrame]:
     """Two scans of one participant of AD with these sums by region, and their predictions."""
     rows = [
-        {"participant_id": "sub-1", "scan_id": f"I{scan}", "map": "lrpB000", "group": group, "n_voxels": voxels[group],
-         "sum": value, "density": value / voxels[group], "gain": np.nan}
-        for group, values in sums.items() for scan, value in enumerate(values)
-    ]  # fmt: skip
+        dict(participant_id="sub-1", scan_id=f"I{scan}", map="lrpB000", group=group, n_voxels=voxels[group], sum=value)
+        | dict(density=value / voxels[group], gain=np.nan)
+        for group, values in sums.items()
+        for scan, value in enumerate(values)
+    ]
     predictions = [
         {
             "participant_id": "sub-1",
@@ -87,10 +88,8 @@ def test_fewest_voxels_follow_the_resolution():
 
 
 def test_gain_over_next_to_nothing_leads_nothing():
-    compared = pd.DataFrame({
-        "comparison": "AD/CN", "map": "lrpB000", "metric": "density", "group": ["Hippocampus", "Thalamus"],
-        "mean_second": [0.5, 0.01], "floor": 0.05,
-    })  # fmt: skip
+    compared = dict(comparison="AD/CN", map="lrpB000", metric="density", group=["Hippocampus", "Thalamus"])
+    compared = pd.DataFrame(compared | dict(mean_second=[0.5, 0.01], floor=0.05))
     run = record({**relevance({"Hippocampus": (1, 1), "Thalamus": (1, 1)}, SIZES), "group_comparisons": compared})
     gains = pd.Series({"Thalamus": 90.0, "Hippocampus": 3.0})
     assert leaders(run, gains, "lrpB000", "gain", 1).regions == ("Hippocampus",)
@@ -171,17 +170,16 @@ def test_both_maps_are_named_where_both_intervals_seem_to_contradict_their_p():
 
 
 def test_overlap_between_values_of_beta_has_its_yardstick_from_the_table():
-    rows = pd.DataFrame({"between": ["betas", "folds"], "metric": "density", "scans": "all",
-                         "overlap_chance": [0.149, 0.5]})  # fmt: skip
+    rows = pd.DataFrame(
+        {"between": ["betas", "folds"], "metric": "density", "scans": "all", "overlap_chance": [0.149, 0.5]}
+    )
     assert _by_chance(record({"ranking_agreement": rows})) == ", 15 % is what random rankings share"
     assert _by_chance(record({})) == ""
 
 
 def test_correlations_are_told_within_a_class_only():
-    rows = pd.DataFrame({
-        "scan_group": ["all", "AD"], "map": "lrpB000", "metric": "density", "biomarker": "mmse", "estimator": "pearson",
-        "group": "Hippocampus", "r": [-0.9, -0.3], "p_fwe": [0.001, 0.4], "n_participants": [30, 15],
-    })  # fmt: skip
+    rows = dict(scan_group=["all", "AD"], map="lrpB000", metric="density", biomarker="mmse", estimator="pearson")
+    rows = pd.DataFrame(rows | dict(group="Hippocampus", r=[-0.9, -0.3], p_fwe=[0.001, 0.4], n_participants=[30, 15]))
     found = ASSOCIATIONS.answered(record({"associations": rows}))
     assert found.answer == "Not shown within a class."
     assert "within AD: 0 of 1 correlation" in found.grounds
@@ -195,11 +193,9 @@ def test_correlations_are_told_within_a_class_only():
      (0.013, "Within a class, some correlations are significant, but so few may be chance in 4 sets of tests.")],
 )  # fmt: skip
 def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_too(p, answer):
-    rows = pd.DataFrame({
-        "scan_group": "AD", "map": "lrpB000", "metric": "density", "biomarker": ["mmse", "mmse", "tau", "tau"],
-        "estimator": ["pearson", "spearman"] * 2, "group": "Hippocampus", "r": -0.5, "p_fwe": [p, 0.4, 0.5, 0.6],
-        "n_participants": 15,
-    })  # fmt: skip
+    rows = dict(scan_group="AD", map="lrpB000", metric="density", biomarker=["mmse", "mmse", "tau", "tau"])
+    rows |= dict(estimator=["pearson", "spearman"] * 2, group="Hippocampus", r=-0.5, p_fwe=[p, 0.4, 0.5, 0.6])
+    rows = pd.DataFrame(rows | dict(n_participants=15))
     assert ASSOCIATIONS.answered(record({"associations": rows})).answer == answer
 
 
@@ -224,10 +220,9 @@ def test_subgroups_are_named_with_n_and_what_survives(p, answer):
 
 
 def test_a_difference_in_sensitivity_alone_is_told():
-    rows = pd.DataFrame({
-        "variable": "sex", "level": "F", "metric": ["balanced_accuracy", "sensitivity"], "estimate": [0.8, 0.6],
-        "rest": [0.85, 0.95], "p_fdr": [0.4, 0.02], "n_participants": 15,
-    })  # fmt: skip
+    rows = pd.DataFrame({"variable": "sex", "level": "F", "metric": ["balanced_accuracy", "sensitivity"]}).assign(
+        estimate=[0.8, 0.6], rest=[0.85, 0.95], p_fdr=[0.4, 0.02], n_participants=15
+    )
     found = SUBGROUPS.answered(record({"fairness": rows}))
     assert found.answer == "It does not work equally well for everyone."
     assert "After correction: women, sensitivity 0.60 against 0.95, corrected p\xa0=\xa00.020." in found.grounds
@@ -259,8 +254,9 @@ def test_progression_begins_with_whether_it_can_be_answered(people, events, p, a
     ],
 )
 def test_norms_fit_by_the_scores_of_controls(beyond, shift, answer):
-    rows = pd.DataFrame({"fold": "all", "source": "lrpB000", "group": ["A", "B"], "n_controls": 60,
-                         "mean_z": [0.1 + shift, -0.4 + shift], "beyond": beyond})  # fmt: skip
+    rows = pd.DataFrame({"fold": "all", "source": "lrpB000", "group": ["A", "B"], "n_controls": 60}).assign(
+        mean_z=[0.1 + shift, -0.4 + shift], beyond=beyond
+    )
     kinds = pd.DataFrame({"source": "lrpB000", "k": [1, 2, 3], "chosen": [True, False, False], "n_participants": 15})
     found = NORMS.answered(record({"w_calibration": rows, "subtype_numbers": kinds}))
     assert found.answer.startswith(answer)
@@ -270,9 +266,9 @@ def test_norms_fit_by_the_scores_of_controls(beyond, shift, answer):
 
 
 def test_sites_are_told_before_and_after_harmonisation():
-    rows = pd.DataFrame({"source": ["lrpB000", "volume"], "group": "Cuneus", "effect": "location", "n_participants": 30,
-                         "n_sites": 3, "fold_held": [True, False], "p_fwe_before": [0.5, 0.01],
-                         "p_fwe_after": [0.9, 0.8]})  # fmt: skip
+    rows = pd.DataFrame({"source": ["lrpB000", "volume"], "group": "Cuneus", "effect": "location"}).assign(
+        n_participants=30, n_sites=3, fold_held=[True, False], p_fwe_before=[0.5, 0.01], p_fwe_after=[0.9, 0.8]
+    )
     rows = pd.concat([rows, rows[:1].assign(effect="scale", p_fwe_before=0.03)])
     found = HARMONISATION.answered(record({"site_effects": rows}))
     assert (
@@ -294,18 +290,21 @@ def test_sites_are_told_before_and_after_harmonisation():
     (np.nan, 0.01, "Possibly: there is more relevance than expected in fluid. Site can be predicted from it."),
 ])  # fmt: skip
 def test_shortcuts_of_the_leading_map(low, p, answer):
-    places = pd.DataFrame({"map": ["lrpB000", "gb"], "compartment": "fluid", "enrichment": [1.8, 5.0],
-                           "ci_low": [low, 4.0], "ci_high": 2.0, "n_participants": 30})  # fmt: skip
-    read = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "target": "site", "balanced_accuracy": 0.4, "chance": 0.33,
-                         "p_fwe": [p, 0.001], "n_participants": 30})  # fmt: skip
+    places = pd.DataFrame({"map": ["lrpB000", "gb"], "compartment": "fluid", "enrichment": [1.8, 5.0]}).assign(
+        ci_low=[low, 4.0], ci_high=2.0, n_participants=30
+    )
+    read = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "target": "site", "balanced_accuracy": 0.4}).assign(
+        chance=0.33, p_fwe=[p, 0.001], n_participants=30
+    )
     found = SHORTCUTS.answered(record({"shortcuts": places, "site_prediction": read}))
     assert found.answer == f"{answer} From other maps: site from LRP β=1 (family-wise corrected p\xa0=\xa00.0010)."
     assert "n = 30" in found.grounds
 
 
 def test_without_intervals_and_without_more_than_its_share_nothing_is_told():
-    places = pd.DataFrame({"map": "lrpB000", "compartment": "fluid", "enrichment": [1.05], "ci_low": np.nan,
-                           "ci_high": np.nan, "n_participants": 30})  # fmt: skip
+    places = pd.DataFrame({"map": "lrpB000", "compartment": "fluid", "enrichment": [1.05], "ci_low": np.nan}).assign(
+        ci_high=np.nan, n_participants=30
+    )
     found = SHORTCUTS.answered(record({"shortcuts": places}))
     assert found.answer == "Whether relevance gathers in some places could not be tested."
 
@@ -316,8 +315,9 @@ def test_without_intervals_and_without_more_than_its_share_nothing_is_told():
 ])  # fmt: skip
 def test_relevance_where_there_is_no_tissue_is_told_without_an_interval_too(enrichment, low, raised):
     """The same enrichment in all people has no interval: the estimate itself is then what counts."""
-    places = pd.DataFrame({"map": "lrpB000", "compartment": "fluid", "enrichment": [enrichment], "ci_low": low,
-                           "ci_high": low + 1, "n_participants": 30})  # fmt: skip
+    places = pd.DataFrame({"map": "lrpB000", "compartment": "fluid", "enrichment": [enrichment], "ci_low": low}).assign(
+        ci_high=low + 1, n_participants=30
+    )
     run = record({"shortcuts": places})
     caution, verdict = _gathered_outside(facts(run)), SHORTCUTS.answered(run)
     assert (caution is not None) == raised
@@ -330,9 +330,9 @@ def test_relevance_where_there_is_no_tissue_is_told_without_an_interval_too(enri
 
 @pytest.mark.parametrize(("w", "word"), [(0.9, "largely agree"), (0.6, "agree in part"), (0.4, "hardly agree")])
 def test_agreement_is_that_of_the_least_agreeing(w, word):
-    rows = pd.DataFrame({"between": ["folds", "betas"], "map": ["lrpB000", None], "metric": "density", "scans": "all",
-                         "n_rankings": 4, "n_regions": 67, "kendall_w": [0.95, w], "p": 0.001, "top": 10,
-                         "overlap": [0.4, 0.8], "overlap_chance": 0.15, "n_participants": 30})  # fmt: skip
+    rows = dict(between=["folds", "betas"], map=["lrpB000", None], metric="density", scans="all", n_rankings=4)
+    rows |= dict(n_regions=67, kendall_w=[0.95, w], p=0.001, top=10, overlap=[0.4, 0.8], overlap_chance=0.15)
+    rows = pd.DataFrame(rows | dict(n_participants=30))
     found = AGREEMENT.answered(record({"ranking_agreement": rows}))
     assert found.answer == (
         f"Rankings of regions {word}, least between values of β (mean rank correlation {(4 * w - 1) / 3:.2f}). Of the "
@@ -405,11 +405,9 @@ def test_classes_in_the_flow_chart_are_scans():
 def test_each_part_of_a_rule_of_inclusion_is_a_box_of_the_flow_chart():
     reasons = [None, None, "empty file", "not included (age >= 60)", "not included (cdr >= 0), as the value is missing"]
     reasons.append("another scan of this session is preferred: I9")
-    scans = pd.DataFrame({
-        "participant_id": [f"sub-{n}" for n in range(6)], "scan_id": [f"I{n}" for n in range(6)], "session_id": None,
-        "kept": [reason is None for reason in reasons], "reason": reasons, "label": ["CN", "AD", *[None] * 4],
-        "diagnosis": "CN",
-    })  # fmt: skip
+    scans = dict(participant_id=[f"sub-{n}" for n in range(6)], scan_id=[f"I{n}" for n in range(6)], session_id=None)
+    scans |= dict(kept=[reason is None for reason in reasons], reason=reasons, label=["CN", "AD", *[None] * 4])
+    scans = pd.DataFrame(scans | dict(diagnosis="CN"))
     boxes, said = flow(record({"scans": scans}, cohort={"include": "age >= 60 and cdr >= 0"}))
     assert [(box.title, box.lines[0], box.lost) for box in boxes[:5]] == [
         ("Found", "6 scans of 6 participants", []),
@@ -445,9 +443,10 @@ def test_the_page_of_words_is_the_reports_glossary() -> None:
 
 @pytest.mark.parametrize(("last", "said"), [(0.3, "The sign depends on β"), (-0.1, "The sign is the same for every β")])
 def test_whether_the_correlation_turns_with_beta_is_told(last, said):
-    rows = pd.DataFrame({"map": ["lrpB000", "lrpB100"], "volume": ADJUSTED, "unit": "participant",
-                         "estimator": "pearson", "r": [-0.58, last], "ci_low": -0.9, "ci_high": 0.9, "p": 0.1,
-                         "p_fdr": 0.2, "fold_held": True, "n_participants": 13, "n_scans": 15})  # fmt: skip
+    rows = pd.DataFrame(
+        dict(map=["lrpB000", "lrpB100"], volume=ADJUSTED, unit="participant", estimator="pearson", r=[-0.58, last])
+        | dict(ci_low=-0.9, ci_high=0.9, p=0.1, p_fdr=0.2, fold_held=True, n_participants=13, n_scans=15)
+    )
     text = _hippocampus(record({"volume_association": rows}))
     assert text.startswith(said)
     assert "from −0.58 (β = 0) to" in text
@@ -457,8 +456,9 @@ def test_whether_the_correlation_turns_with_beta_is_told(last, said):
 
 
 def test_a_region_page_names_measures_and_covariates_in_words():
-    rows = pd.DataFrame({"biomarker": ["own volume/tiv", "cdrsb"], "covariates": "fold, sex[T.M]", "map": "lrpB000",
-                         "group": "Hippocampus", "metric": "density", "r": 0.5, "p_fwe": [0.01, 0.2]})  # fmt: skip
+    rows = pd.DataFrame({"biomarker": ["own volume/tiv", "cdrsb"], "covariates": "fold, sex[T.M]"}).assign(
+        map="lrpB000", group="Hippocampus", metric="density", r=0.5, p_fwe=[0.01, 0.2]
+    )
     cells = [
         [cell.text for cell in row] for row in associations_by_group(record({"associations": rows}))["Hippocampus"].rows
     ]

@@ -121,7 +121,7 @@ def _linked(source: str, target: str) -> None:
 
 
 def test_a_method_is_one_file_and_a_line(tmp_path) -> None:
-    """Besides a row of docs/attribution_methods.md, which test_explain_methods.py asks for."""
+    """Besides a row of docs/attribution_methods.md, which test_methods_of_run.py asks for."""
     line = "from heatlas.pipeline.attribution.gradient.toy import ToyMap"
     added(tmp_path, "pipeline/attribution/gradient/toy.py", "method", {
         "pipeline/attribution/registry.py": {

@@ -26,9 +26,10 @@ def test_the_wheel_owns_one_name_and_holds_all_that_the_repository_tracks(listed
     rooms = ("pipeline", "atlases", "reports", "studies", "workflows")
     files = {
         f"heatlas/{path.relative_to(ROOT).as_posix()}"
-        for room in rooms for path in (ROOT / room).rglob("*")
+        for room in rooms
+        for path in (ROOT / room).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    }  # fmt: skip
+    }
     missing = sorted(files - names)
     assert not missing
 

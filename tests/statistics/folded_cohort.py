@@ -107,11 +107,8 @@ def no_clinical() -> pd.DataFrame:
 
 def with_applied(inputs: StatisticsInputs, scans: list[Scan], densities: np.ndarray) -> StatisticsInputs:
     """The same run with scans outside the contrast."""
-    predictions = pd.DataFrame(
-        {
-            "participant_id": [s.participant_id for s in scans], "session_id": [s.session_id for s in scans],
-            "scan_id": [s.scan_id for s in scans], "probability": 0.5,
-        }
-    )  # fmt: skip
+    predictions = pd.DataFrame({"participant_id": [s.participant_id for s in scans]}).assign(
+        session_id=[s.session_id for s in scans], scan_id=[s.scan_id for s in scans], probability=0.5
+    )
     applied = AppliedScans(tuple(scans), predictions, values_of(scans, densities, predictions), no_clinical())
     return dataclasses.replace(inputs, applied=applied)

@@ -52,13 +52,11 @@ def predictions_of(scans: Sequence[Scan], wrong: Sequence[str] = ("sub-003", "su
         target = int(scan.label == "AD")
         called = target ^ (scan.participant_id in wrong)
         rows.append(
-            {
-                "participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id,
-                "fold": int(scan.participant_id[-1]) // 2 % 2, "label": scan.label, "target": target,
-                "probability": 0.6 + 0.003 * i if called else 0.4 - 0.003 * i,
-                "outcome": ("T" if called == target else "F") + ("P" if called else "N"),
-            }
-        )  # fmt: skip
+            dict(participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id)
+            | dict(fold=int(scan.participant_id[-1]) // 2 % 2, label=scan.label, target=target)
+            | dict(probability=0.6 + 0.003 * i if called else 0.4 - 0.003 * i)
+            | dict(outcome=("T" if called == target else "F") + ("P" if called else "N"))
+        )
     return pd.DataFrame(rows)
 
 
@@ -74,12 +72,10 @@ def relevance_of(scans: Sequence[Scan], seed: int = 0, effect: float = 2.0) -> p
                 if group == "Hippocampus":
                     value += effect * (scan.label == "AD") - 1e-3 * effect * ((scan.hippocampus_mm3 or 6000) - 6000)
                 rows.append(
-                    {
-                        "participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id,
-                        "map": name, "group": group, "n_voxels": n_voxels, "sum": value, "density": value / n_voxels,
-                        "reference_sum": 5.0, "gain": value / 5,
-                    }
-                )  # fmt: skip
+                    dict(participant_id=scan.participant_id, session_id=scan.session_id, scan_id=scan.scan_id, map=name)
+                    | dict(group=group, n_voxels=n_voxels, sum=value, density=value / n_voxels, reference_sum=5.0)
+                    | dict(gain=value / 5)
+                )
     return pd.DataFrame(rows)
 
 

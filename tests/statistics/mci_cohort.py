@@ -38,12 +38,10 @@ def mci_people(n: int = 60, seed: int = 0, effect: float = 1.0) -> tuple[list[Sc
         for i in range(n)
     ]  # fmt: skip
     clinical = pd.DataFrame(
-        {
-            "converted": converted.astype(float), "months_to_conversion": np.where(converted, months, np.nan),
-            "months_followed": followed, "years_since_first_scan": 0.0,
-        },
+        dict(converted=converted.astype(float), months_to_conversion=np.where(converted, months, np.nan))
+        | dict(months_followed=followed, years_since_first_scan=0.0),
         index=pd.Index([scan.scan_id for scan in scans], name="scan_id"),
-    )  # fmt: skip
+    )
     return scans, clinical, risk
 
 
@@ -63,13 +61,9 @@ def relevance_table(scans: Sequence[Scan], hippocampus: np.ndarray, seed: int = 
 def applied_to(
     scans: Sequence[Scan], clinical: pd.DataFrame, logit: np.ndarray, hippocampus: np.ndarray
 ) -> AppliedScans:
-    predictions = pd.DataFrame(
-        {
-            "participant_id": [s.participant_id for s in scans], "session_id": [s.session_id for s in scans],
-            "scan_id": [s.scan_id for s in scans], "logit_negative": -logit / 2, "logit_positive": logit / 2,
-            "probability": 1 / (1 + np.exp(-logit)),
-        }
-    )  # fmt: skip
+    predictions = dict(participant_id=[s.participant_id for s in scans], session_id=[s.session_id for s in scans])
+    predictions |= dict(scan_id=[s.scan_id for s in scans], logit_negative=-logit / 2, logit_positive=logit / 2)
+    predictions = pd.DataFrame(predictions | dict(probability=1 / (1 + np.exp(-logit))))
     values = RelevanceValues.of(relevance_table(scans, hippocampus), predictions, "predictions_applied.tsv")
     return AppliedScans(tuple(scans), predictions, values, clinical)
 

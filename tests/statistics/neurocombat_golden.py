@@ -32,10 +32,7 @@ def cohort() -> dict:
     values = (
         20 + shift[number] + np.outer(age - 70, rng.normal(0, 0.05, n_features)) + np.outer(sex, np.ones(n_features))
     )
-    return {
-        "site": site, "age": age.tolist(), "sex": sex.tolist(),
-        "values": np.round(values + noise, 6).tolist(),
-    }  # fmt: skip
+    return dict(site=site, age=age.tolist(), sex=sex.tolist(), values=np.round(values + noise, 6).tolist())
 
 
 def main() -> None:
@@ -47,11 +44,9 @@ def main() -> None:
     data = cohort()
     values = np.array(data["values"]).T
     covariates = pd.DataFrame({name: data[name] for name in ("site", "age", "sex")})
-    cases = {
-        "eb": {}, "eb_converged": {}, "no_eb": {"eb": False},
-        "reference": {"ref_batch": "B"}, "reference_no_eb": {"ref_batch": "B", "eb": False},
-        "no_covariates": {"continuous_cols": None, "categorical_cols": None},
-    }  # fmt: skip
+    cases = dict(eb={}, eb_converged={}, no_eb={"eb": False}, reference={"ref_batch": "B"})
+    cases |= dict(reference_no_eb={"ref_batch": "B", "eb": False})
+    cases |= dict(no_covariates={"continuous_cols": None, "categorical_cols": None})
     for name, options in cases.items():
         # Its own stopping rule is a change of 1e-4 (and looks at positive locations only): loose, except in "eb".
         module.it_sol.__defaults__ = (1e-4,) if name == "eb" else (1e-14,)

@@ -264,8 +264,9 @@ def both_classes() -> list[Scan]:
 def test_differences_between_classes_are_over_participants():
     scans = both_classes()
     table = demographic_tests(scans, CohortConfig()).set_index("variable")
-    frame = pd.DataFrame({"who": [s.participant_id for s in scans], "label": [s.label for s in scans],
-                          "age": [s.age for s in scans]})  # fmt: skip
+    frame = pd.DataFrame(
+        {"who": [s.participant_id for s in scans], "label": [s.label for s in scans], "age": [s.age for s in scans]}
+    )
     means = frame.groupby(["label", "who"])["age"].mean()
     expected = ttest_ind(means["AD"], means["CN"], equal_var=False)
     assert table.loc["age", "p"] == pytest.approx(expected.pvalue)

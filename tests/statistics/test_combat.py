@@ -61,10 +61,9 @@ def planted(n=600, n_features=12, seed=1, share_of_patients=(0.5, 0.5, 0.5), str
     shift = rng.normal(0, 1, (3, n_features))
     stretch = np.exp(rng.normal(0, stretch_sd, (3, n_features)))
     kept = 5 + np.outer(age, slope) + np.outer(patient, disease)
-    return {
-        "values": kept + shift[number] + stretch[number] * noise, "site": [f"s{i}" for i in number], "number": number,
-        "age": age, "patient": patient, "slope": slope, "disease": disease,
-    }  # fmt: skip
+    return dict(values=kept + shift[number] + stretch[number] * noise, site=[f"s{i}" for i in number]) | dict(
+        number=number, age=age, patient=patient, slope=slope, disease=disease
+    )
 
 
 def slopes(values, *columns):
@@ -193,9 +192,7 @@ def test_a_constant_feature_and_one_without_spread_at_a_site_are_named_and_stay(
     values[:, 3] = 7.0
     values[cohort["number"] == 1, 5] = 2.0
     model = fit(values, cohort["site"])
-    assert model.unadjusted == {
-        3: "constant at site s0", 5: "constant at site s1"
-    }  # fmt: skip
+    assert model.unadjusted == {3: "constant at site s0", 5: "constant at site s1"}
     after = model.transform(values, cohort["site"])
     assert np.array_equal(after[:, [3, 5]], values[:, [3, 5]])
     others = [i for i in range(values.shape[1]) if i not in (3, 5)]

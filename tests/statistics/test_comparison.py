@@ -230,10 +230,9 @@ class TablesOfRun:
 )  # fmt: skip
 def test_networks_that_do_not_beat_an_untrained_one_say_so(untrained: float, verdict: str, said: str | None) -> None:
     """Once: where the untrained network is the best simple predictor, the first sentence says it."""
-    table = pd.DataFrame({
-        "baseline": ["regions", "untrained"], "metric": "auc_within_folds", "estimate": [0.79, untrained],
-        "network": 0.76, "verdict": ["no better than", verdict],
-    })  # fmt: skip
+    table = pd.DataFrame({"baseline": ["regions", "untrained"], "metric": "auc_within_folds"}).assign(
+        estimate=[0.79, untrained], network=0.76, verdict=["no better than", verdict]
+    )
     best = "ridge regression on mean and spread of intensity in each region of the atlas"
     if said is None:
         best, said = "ridge regression on what an untrained network makes of the image", ""
@@ -515,9 +514,7 @@ def test_differences_of_cohorts_are_combined_from_the_interval_of_each() -> None
     assert row["estimate"] < row["ci_high"] < 1 - row["run"] + 0.5
 
 
-CONTROLS = pd.DataFrame({
-    "age": np.linspace(60, 80, 12), "sex": ["F", "M"] * 6, "field_strength": 1.5,
-})  # fmt: skip
+CONTROLS = pd.DataFrame({"age": np.linspace(60, 80, 12), "sex": ["F", "M"] * 6}).assign(field_strength=1.5)
 
 
 def norms(values: np.ndarray) -> ControlNorms:
@@ -553,6 +550,7 @@ def test_an_exported_norm_gives_the_scores_of_its_controls_without_covariates() 
     shared = SharedNorms("gb", ("Amygdala",), made)
     facts = pd.DataFrame({"age": [np.nan], "sex": [None], "field_strength": [np.nan]})
     wanted, found = (one.for_scan(facts) for one in (norms(values), shared))
-    for ours, theirs in zip(wanted[0].scores(np.array([[9.0]]), wanted[1]),
-                            found[0].scores(np.array([[9.0]]), found[1]), strict=True):  # fmt: skip
+    for ours, theirs in zip(
+        wanted[0].scores(np.array([[9.0]]), wanted[1]), found[0].scores(np.array([[9.0]]), found[1]), strict=True
+    ):
         np.testing.assert_allclose(theirs, ours)

@@ -252,8 +252,9 @@ def test_same_statistics_and_p_as_nilearn_for_the_same_permutations(covariates):
     values = values_of(frame, 12)
     design = design_of(f"hippocampus_mm3 + {covariates or 1}", "hippocampus_mm3", frame)
     confounds = design.nuisance[:, 1:] if covariates else None
-    theirs = permuted_ols(design.tested, values, confounds, model_intercept=True, n_perm=200, random_state=5,
-                          n_jobs=1, output_type="dict")  # fmt: skip
+    theirs = permuted_ols(
+        design.tested, values, confounds, model_intercept=True, n_perm=200, random_state=5, n_jobs=1, output_type="dict"
+    )
     model = LinearModel.of(design, Exchangeability.free(50))
     own = permutation_test(values, model, nilearn_permutations(50, 200, 5), equal_variances=True)
     assert_allclose(own.statistic, theirs["t"][0], rtol=1e-10, atol=1e-12)
@@ -347,8 +348,9 @@ def test_two_groups_of_equal_people_have_as_many_permutations_as_regroupings():
     rng = np.random.default_rng(4)
     frame = pd.DataFrame({"label": ["AD"] * 3 + ["CN"] * 4})
     values = rng.normal(size=(7, 3)) + [1.0, 0, 0] * (frame["label"] == "AD").to_numpy()[:, None]
-    test = freedman_lane(values, design_of("label", "label", frame), Exchangeability.free(7), Resampling(10_000, rng),
-                         frame["label"])  # fmt: skip
+    test = freedman_lane(
+        values, design_of("label", "label", frame), Exchangeability.free(7), Resampling(10_000, rng), frame["label"]
+    )
     assert (test.n_permutations, test.exact) == (35, True)
     patient = (frame["label"] == "AD").to_numpy()
     orders = [[*own, *np.delete(np.arange(7), own)] for own in itertools.combinations(range(7), 3)]

@@ -124,8 +124,9 @@ def test_the_error_of_a_correlation_is_about_that_of_leaving_participants_out():
 def test_intervals_away_from_zero_miss_about_as_often_as_they_say(kind, truth):
     """600 data sets of 30 people; with the error of t 12 % (ranks) and 9 % (lognormal, sigma .6) missed."""
     rng, estimator = np.random.default_rng(9), "spearman" if kind == "ranks" else "pearson"
-    true = {"normal": truth, "ranks": 6 / np.pi * np.arcsin(truth / 2),
-            "lognormal": np.expm1(truth * 0.36) / np.expm1(0.36)}[kind]  # fmt: skip
+    true = dict(
+        normal=truth, ranks=6 / np.pi * np.arcsin(truth / 2), lognormal=np.expm1(truth * 0.36) / np.expm1(0.36)
+    )[kind]
     misses, codes = 0, np.arange(30)
     for _ in range(600):
         x = rng.normal(size=30)

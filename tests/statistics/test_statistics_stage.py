@@ -1,4 +1,4 @@
-"""All tables of a run: averages by hand, dictionaries, the same bytes twice, and cohorts that allow little."""
+"""The tables of a run, the primary outcome, and main effects."""
 
 from __future__ import annotations
 
@@ -9,17 +9,49 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from made_up import FAST, GROUPS, MAPS, fast, made_up_run, people, predictions_of, relevance_of
+import statsmodels.api as sm
+from folded_cohort import GROUPS as EFFECTS_GROUPS
+from folded_cohort import MAPS as EFFECTS_MAPS
+from folded_cohort import inputs_of as effects_inputs_of
+from folded_cohort import quick_config, scans_of
+from made_up import (
+    FAST,
+    GROUPS,
+    MAPS,
+    fast,
+    inputs_of,
+    made_up_run,
+    means_in_one_spread,
+    people,
+    predictions_of,
+    relevance_of,
+    settings,
+)
 from scipy.special import gamma
+from statsmodels.regression.linear_model import RegressionResults
 
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.declared import Form
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.statistics.associations.associations import (
+    EXCHANGED,
+    PRIMARY_TABLE,
+    associations_tables,
+    primary_tables,
+)
+from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_means
+from heatlas.pipeline.statistics.groups.subgroups import MAIN_EFFECTS_TABLE, main_effects_tables
 from heatlas.pipeline.statistics.groups.summaries import demographic_tests, demographics, region_summary
+from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds, with_variances
+from heatlas.pipeline.statistics.requested import require_names
 from heatlas.pipeline.statistics.resampling.means import FEW, HALL
-from heatlas.pipeline.statistics.stage import analyse
 from heatlas.pipeline.statistics.tables import sections
+from heatlas.pipeline.statistics.stage import STATISTICS_TABLES, analyse
+
+# All tables of a run: averages by hand, dictionaries, the same bytes twice, and cohorts that allow little.
 
 TABLES = (
     "demographics", "performance", "roc", "region_summary", "group_comparisons", "volume_points", "volume_association",
@@ -220,3 +252,356 @@ def test_what_is_usual_is_left_out_of_several_tables() -> None:
     tables = [section for name, section in sections().items() if name not in ("words", "usual")]
     left_out = Counter(name for table in tables for name, text in table["columns"].items() if not text)
     assert not {name for name in sections()["usual"] if left_out[name] < 2}
+
+
+# The primary outcome: the same numbers as the associations, one test, and a reason where there is none.
+
+NUMBERS = ["r", "ci_low", "ci_high", "p", "slope", "n_participants", "n_scans", "n_permutations"]
+
+
+def primary_of(inputs) -> pd.Series:
+    table = primary_tables(inputs)
+    assert list(table.columns) == list(PRIMARY_TABLE.meanings)
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "covariates", "held"),
+    [
+        ({}, "age + sex", "label + age + sex"),  # the class is held over all scans
+        ({}, "label + age", "label + age"),
+        ({}, "", "label"),
+        ({"metric": "density", "map": "gb", "region": "Amygdala"}, "age", "label + age"),
+        ({"scan_group": "negative", "biomarker": "tiv"}, "age + sex", "age + sex"),
+        ({"scan_group": "TP", "biomarker": "hippocampus"}, "sex", "sex"),
+        ({"scan_group": "positive", "biomarker": "age"}, "age + sex", "age + sex"),
+    ],
+)
+def test_the_primary_row_is_the_row_of_associations_that_asks_the_same(asked, covariates, held):
+    """Including its p: both draw the same permutations."""
+    row = primary_of(inputs_of(people(10), settings(primary=asked, covariates=covariates)))
+    keys = {"map": MAPS[0], "metric": "share", "region": "Hippocampus", "biomarker": "hippocampus/tiv"} | asked
+    own = dict(biomarkers=[keys["biomarker"]], scan_groups=[asked.get("scan_group", "all")], metrics=[keys["metric"]])
+    table = associations_tables(inputs_of(people(10), settings(associations=own, covariates=held)))
+    table = table[(table[["estimator", "map", "group"]] == ["partial", keys["map"], keys["region"]]).all(axis=1)]
+    (same,) = table.to_dict("records")
+    assert row["note"] == same["note"]
+    assert row[["interval", "covariates"]].tolist() == [same["interval"], same["covariates"]]
+    for name in NUMBERS:  # critical values are of single precision
+        assert row[name] == pytest.approx(same[name], rel=1e-9 if name in ("r", "p", "slope") else 1e-5), name
+    assert np.isfinite([row["r"], row["ci_low"], row["ci_high"], row["p"]]).all()
+    assert row["exchanged"] == f"{EXCHANGED}, within test folds"
+    for name in ("map", "metric", "biomarker"):
+        assert row[name] == keys[name]
+
+
+def test_it_is_the_partial_correlation_of_participant_means_with_class_and_fold_held():
+    inputs = inputs_of(people(10), settings(covariates="age"))
+    row = primary_of(inputs)
+    sums = inputs.values.sums[:, 0, :]
+    frame = inputs.frame.assign(
+        share=sums[:, GROUPS.index("Hippocampus")] / np.abs(sums).sum(axis=1),
+        volume=inputs.frame["hippocampus_mm3"] / inputs.frame["tiv_mm3"],
+    )
+    means = frame.groupby("participant_id")[["share", "volume", "age", "target", "fold"]].mean()
+    shares = sums / np.abs(sums).sum(axis=1, keepdims=True)
+    means["share"] = means_in_one_spread(inputs, shares, means.index)["Hippocampus"]
+    held = sm.add_constant(means[["age", "target", "fold"]])  # two folds, 0 and 1
+    left = [sm.OLS(means[name], held).fit().resid for name in ("share", "volume")]
+    assert row["r"] == pytest.approx(np.corrcoef(*left)[0, 1], abs=1e-12)
+    assert row["n_participants"] == len(means) == 20
+
+
+@pytest.mark.parametrize(
+    ("evidence", "asked", "chosen"),
+    [
+        ((), {}, ("lrpB000", "share")),
+        (("gb",), {}, ("gb", "sum")),
+        (("lrpB100", "gb"), {}, ("lrpB100", "sum")),
+        (("gb",), {"map": "lrpB100"}, ("lrpB100", "share")),
+        (("gb",), {"metric": "density"}, ("gb", "density")),
+    ],
+)
+def test_an_evidence_map_comes_first_and_is_summed(evidence, asked, chosen):
+    scans = people()
+    relevance = relevance_of(scans)
+    relevance["evidence"] = relevance["sum"].where(relevance["map"].isin(evidence))
+    row = primary_of(inputs_of(scans, settings(primary=asked), relevance=relevance))
+    assert (row["map"], row["metric"]) == chosen
+
+
+def without(**facts):
+    return [dataclasses.replace(scan, **facts) for scan in people()]
+
+
+@pytest.mark.parametrize(
+    ("scans", "asked", "reason"),
+    [
+        (without(hippocampus_mm3=None), {"biomarker": "hippocampus/tiv"}, "hippocampus/tiv: no scan has a value"),
+        (without(tiv_mm3=None), {"biomarker": "hippocampus/tiv"}, "hippocampus/tiv: no scan has a value"),
+        (
+            without(hippocampus_mm3=None, mmse=None),
+            {},
+            "hippocampus/tiv: no scan has a value, nor one of hippocampus, nwbv or mmse.",
+        ),
+        (without(hippocampus_mm3=6000.0, tiv_mm3=1e6), {}, "hippocampus/tiv"),  # constant
+        (people(), {"biomarker": "cdrsb"}, "cdrsb: no such column"),
+        (people(), {"biomarker": "volume of Hippocampus/tiv"}, "group/volumes.tsv: missing or empty"),
+        (people(1), {}, "2 participants with a value; at least 4 are needed"),
+        (people(2), {}, "4 participants are too few for"),
+        (people(), {"map": "occlusion"}, "no map named occlusion in group/relevance_bilateral.tsv"),
+        (people(), {"region": "Insula"}, "no bilateral group named Insula"),
+        ([scan for scan in people() if scan.label == "CN"], {"scan_group": "positive"}, "no scan in this group"),
+    ],
+)
+def test_a_primary_outcome_that_cannot_be_computed_is_a_row_with_the_reason(scans, asked, reason):
+    row = primary_of(inputs_of(scans, settings(primary=asked)))
+    assert row[["r", "ci_low", "ci_high", "p"]].isna().all()
+    assert reason in row["note"]
+    assert row["group"] == asked.get("region", "Hippocampus")
+
+
+@pytest.mark.parametrize(
+    ("missing", "clinical", "taken"),
+    [
+        ({}, {"nwbv": 0.7}, "hippocampus/tiv"),
+        ({"tiv_mm3": None}, {"nwbv": 0.7}, "hippocampus"),
+        ({"hippocampus_mm3": None}, {"nwbv": 0.7}, "nwbv"),
+        ({"hippocampus_mm3": None}, {}, "mmse"),
+    ],
+)
+def test_images_without_volumes_are_compared_with_what_is_there(missing, clinical, taken):
+    """Images that enter registered: the first answer of the report was "not known" though MMSE was in the table."""
+    scans = [dataclasses.replace(scan, mmse=29.0 - place % 5) for place, scan in enumerate(without(**missing))]
+    columns = {name: value + 0.001 * (np.arange(len(scans)) % 7) for name, value in clinical.items()}
+    known = pd.DataFrame({"scan_id": [scan.scan_id for scan in scans], **columns}).set_index("scan_id")
+    row = primary_of(inputs_of(scans, settings(), clinical=known))
+    own = primary_of(inputs_of(scans, settings(primary={"biomarker": taken}), clinical=known))
+    assert row["biomarker"] == taken
+    pd.testing.assert_series_equal(row.drop("note"), own.drop("note"))
+    assert np.isfinite([row["r"], row["p"]]).all()
+    said = f"hippocampus/tiv: no scan has a value, so {taken} takes its place"
+    assert (said in str(row["note"])) == bool(missing)
+
+
+def test_relevance_without_variation_has_no_p():
+    relevance = relevance_of(people())
+    relevance.loc[relevance["group"] == "Hippocampus", ["sum", "density"]] = np.nan  # a region without a voxel
+    row = primary_of(inputs_of(people(), settings(), relevance=relevance))
+    assert row[["r", "p"]].isna().all()
+    assert row["note"]
+
+
+def test_a_number_has_no_class_to_hold():
+    config = settings()
+    config = dataclasses.replace(config, cohort=dataclasses.replace(config.cohort, target="age"))
+    assert "not defined where a number is predicted" in primary_of(inputs_of(people(), config))["note"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"scan_group": "MCI"}, r"statistics\.primary\.scan_group = 'MCI': must be one of 'all', 'positive'"),
+        ({"metric": "mean"}, r"statistics\.primary\.metric = 'mean': must be one of 'auto', 'density'"),
+        ({"biomarker": "own volume/tiv"}, r"statistics\.primary\.biomarker .* \"volume of Hippocampus/tiv\""),
+        ({"region": " "}, r"statistics\.primary\.region must not be empty"),
+        ({"outcome": "r"}, r"statistics\.primary\.outcome"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_when_it_is_read(asked, said):
+    with pytest.raises(UsageError, match=said):
+        load_config(overrides={"statistics": {"primary": asked}})
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"region": "Hipocampus"}, r"statistics\.primary\.region: 'Hipocampus' is not known\. .*Hippocampus"),
+        ({"map": "lrpB00"}, r"statistics\.primary\.map: 'lrpB00' is not known\. .*lrpB000"),
+        ({"biomarker": "mmsee"}, r"statistics\.primary\.biomarker: 'mmsee' is not known\. .*mmse"),
+        ({"biomarker": "volume of Hipocampus"}, r"statistics\.primary\.biomarker: 'volume of Hipocampus'"),
+        ({"biomarker": "sex"}, r"statistics\.primary\.biomarker: sex: not a numeric column"),
+    ],
+)
+def test_a_name_that_the_run_will_not_have_is_refused_before_work_starts(asked, said):
+    with pytest.raises(BadInputError, match=said):
+        require_names(settings(primary=asked), people(), None, GROUPS)
+
+
+def test_the_default_is_not_refused_with_an_atlas_without_hippocampus():
+    require_names(settings(), people(), None, ["Insula"])
+
+
+def test_every_table_with_p_values_states_role_family_and_correction_and_one_is_primary():
+    for table in STATISTICS_TABLES:
+        tests = [name for name, column in table.columns.items() if column.form is Form.P]
+        assert {name for name in table.meanings if name == "p" or name.startswith("p_")} <= {*tests}
+        assert bool(tests) == (table.inference is not None), table.name
+        for name in tests:
+            assert table.dictionary[name].endswith(table.tests)
+        others = [name for name in table.meanings if name not in tests]
+        assert all(table.dictionary[name] == table.meanings[name] for name in others)
+        for start, said in (("p_fwe", "family-wise"), ("p_fdr", "for the false discovery rate")):
+            assert any(name.startswith(start) for name in tests) == (said in table.tests), table.name
+    roles = [table.inference.role for table in STATISTICS_TABLES if table.inference]
+    assert roles.count("primary") == 1
+    assert roles[0] == "primary"
+
+
+# Effects of who and where on relevance and volume: values by ordinary least squares, and what was planted is found.
+
+PUTAMEN = EFFECTS_GROUPS.index("Putamen")
+
+
+def cohort(sex_effect: float = 0.0, coil: float = 0.0, n: int = 36, **statistics) -> StatisticsInputs:
+    """Volumes in proportion to the head; the putamen larger in men; relevance of the thalamus higher at one site."""
+    scans = scans_of(n, seed=1)
+    rng = np.random.default_rng(2)
+    scans = [
+        dataclasses.replace(s, field_strength=float(np.random.default_rng(int(s.participant_id[4:])).choice([1.5, 3])))
+        for s in scans
+    ]
+    head = np.array([float(s.tiv_mm3 or 0) for s in scans])
+    man = np.array([s.sex == "M" for s in scans])
+    volumes = 0.004 * head[:, None] * np.exp(0.03 * rng.normal(size=(len(scans), len(EFFECTS_GROUPS))))
+    volumes[:, PUTAMEN] *= np.exp(sex_effect * man)
+    densities = rng.normal(size=(len(scans), len(EFFECTS_MAPS), len(EFFECTS_GROUPS)))
+    densities[:, :, EFFECTS_GROUPS.index("Thalamus")] += coil * np.array([s.site == "101" for s in scans])[:, None]
+    education = rng.integers(8, 20, len(scans)).astype(float)
+    inputs = effects_inputs_of(scans, densities, volumes, quick_config(**statistics))
+    clinical = pd.DataFrame({"education": education}, index=pd.Index([s.scan_id for s in scans], name="scan_id"))
+    return dataclasses.replace(inputs, clinical=clinical)
+
+
+def table_of(inputs: StatisticsInputs) -> pd.DataFrame:
+    table = main_effects_tables(inputs)
+    assert list(table.columns) == list(MAIN_EFFECTS_TABLE.meanings)
+    return table.set_index(["source", "variable", "group"]).sort_index()
+
+
+def test_estimates_are_those_of_least_squares_over_participants() -> None:
+    inputs = cohort(0.1)
+    table = table_of(inputs)
+    frame = inputs.frame
+    tiv = frame["tiv_mm3"].to_numpy(float)
+    wide = inputs.volumes.pivot_table("volume_mm3", "scan_id", "group", aggfunc="sum").loc[frame["scan_id"]]
+    design = pd.DataFrame(
+        {
+            "person": frame["participant_id"], "sex": (frame["sex"] == "M").astype(float), "age": frame["age"],
+            "education": frame["education"], "cn": (frame["label"] == "CN").astype(float),
+            "field": (frame["field_strength"] == 3).astype(float), "s1": (frame["site"] == "101").astype(float),
+            "s2": (frame["site"] == "102").astype(float), "y": np.log(wide["Putamen"].to_numpy() / tiv),
+        }
+    ).groupby("person").mean()  # fmt: skip
+    y = design.pop("y")
+    fit = sm.OLS(y, sm.add_constant(design)).fit()
+
+    def design_without(name: str) -> pd.DataFrame:
+        return sm.add_constant(design.drop(columns=name))
+
+    for variable, name in (("sex", "sex"), ("age", "age"), ("education", "education"), ("field_strength", "field")):
+        row = table.loc[("volume", variable, "Putamen")]
+        assert row["estimate"] == pytest.approx(fit.params[name], rel=1e-8)
+        kappa = (fit.tvalues[name] / row["statistic"]) ** 2
+        left = [sm.OLS(part, design_without(name)).fit().resid for part in (y, design[name])]
+        e2, x2 = (np.asarray(part) ** 2 / (np.asarray(part) ** 2).mean() for part in left)
+        assert kappa == pytest.approx((e2 * x2).mean(), rel=1e-8)
+        assert row["df"] == fit.df_resid
+    assert table.loc[("volume", "sex", "Putamen"), "contrast"] == "M - the other"
+    site = table.loc[("volume", "site", "Putamen")]
+    assert [site["statistic"], site["df"]] == pytest.approx(welch(fit, design), rel=1e-8)
+    assert pd.isna(table.loc[("volume", "site", "Putamen"), "estimate"])
+    assert (table["n_participants"] == 36).all()
+
+
+def welch(fit: RegressionResults, design: pd.DataFrame) -> list[float]:
+    """Welch's F of the two columns of site, with one variance per site, and its degrees of freedom."""
+    x, group = fit.model.exog, (design["s1"] + 2 * design["s2"]).to_numpy(int)
+    inverse = np.linalg.inv(x.T @ x)
+    meat, parts, freedom = np.zeros_like(inverse), [], []
+    for one in range(3):
+        own = x[group == one]
+        freedom.append(len(own) - np.trace(own @ inverse @ own.T))
+        variance = (fit.resid.to_numpy()[group == one] ** 2).sum() / freedom[-1]
+        meat += variance * own.T @ own
+        parts.append(len(own) / variance)
+    tested = [list(fit.params.index).index(name) for name in ("s1", "s2")]
+    effect = fit.params.to_numpy()[tested]
+    covariance = (inverse @ meat @ inverse)[np.ix_(tested, tested)]
+    lack = sum((1 - w / sum(parts)) ** 2 / df for w, df in zip(parts, freedom, strict=True))
+    return [effect @ np.linalg.solve(covariance, effect) / 2 / (1 + lack / 4), 8 / (3 * lack)]
+
+
+def test_a_factor_with_a_small_level_has_one_variance_and_says_so() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(size=30), "site": np.repeat(["a", "b", "c"], [4, 13, 13])})
+    held = model_within_folds("age + site", "site", frame, False)
+    model, groups = with_variances(held, frame["site"].tolist(), "site")
+    assert groups is None
+    assert "site: F takes one variance for all levels (a level with fewer than 5" in str(model.design.note)
+    large = frame.assign(site=np.repeat(["a", "b", "c"], 10))
+    model, groups = with_variances(model_within_folds("age + site", "site", large, False), list(large["site"]), "site")
+    assert groups == large["site"].tolist()
+    assert model.design.note is None
+
+
+def test_what_is_planted_is_found_where_it_is_and_nowhere_else() -> None:
+    table = table_of(cohort(sex_effect=0.1, coil=3.0))
+    volumes = table.loc[("volume", "sex")]
+    assert volumes.loc["Putamen", "estimate"] == pytest.approx(0.1, abs=0.025)
+    assert volumes.loc["Putamen", "p_fwe"] == 1 / 200
+    assert (volumes.drop("Putamen")["p_fwe"] > 0.05).all()
+    for name in EFFECTS_MAPS:
+        site = table.loc[(name, "site")]
+        assert site.loc["Thalamus", "p_fwe"] <= 0.01
+        assert (site.drop("Thalamus")["p_fwe"] > 0.05).all()
+    assert (
+        table.xs("education", level="variable")["p_fwe"] > 0.05 / (len(EFFECTS_MAPS) + 1)
+    ).all()  # one family per source
+
+
+def test_a_column_that_is_not_there_or_says_nothing_has_a_row_that_says_so() -> None:
+    inputs = cohort(main_effects={"variables": ["sex", "shoe_size", "mmse_bl"]})
+    inputs = dataclasses.replace(inputs, clinical=inputs.clinical.assign(mmse_bl=29.0))
+    table = table_of(inputs).reset_index()
+    for name, why in (("shoe_size", "no column shoe_size"), ("mmse_bl", "mmse_bl")):
+        rows = table[table["variable"] == name]
+        assert rows["group"].isna().all()
+        assert rows["note"].str.contains(why).all()
+    assert table.loc[table["variable"] == "sex", "p"].notna().all()
+
+
+def test_someone_without_head_size_costs_nobody_else_the_test() -> None:
+    inputs = cohort(sex_effect=0.1)
+    person = inputs.scans[0].participant_id
+    scans = tuple(dataclasses.replace(s, tiv_mm3=None) if s.participant_id == person else s for s in inputs.scans)
+    row = table_of(dataclasses.replace(inputs, scans=scans)).loc[("volume", "sex", "Putamen")]
+    assert row["n_participants"] == 35
+    assert row["p"] == 1 / 200
+    assert "2 scans without a value" in row["note"]
+
+
+def test_a_column_that_few_have_is_tested_and_costs_the_others_nothing() -> None:
+    """Education of 12 of 36 people: with it in every model, 24 would be lost to every test."""
+    inputs = cohort(0.1)
+    few = inputs.clinical.copy()
+    owner = pd.Series({scan.scan_id: int(scan.participant_id[-3:]) for scan in inputs.scans})
+    few.loc[owner[few.index].to_numpy() >= 12, "education"] = np.nan
+    table = table_of(dataclasses.replace(inputs, clinical=few))
+    row = table.loc[("volume", "sex", "Putamen")]
+    assert row["n_participants"] == 36
+    assert "not adjusted for, known for too few participants: education (12 of 36)" in row["note"]
+    assert "education" not in row["covariates"]
+    own = table.xs("education", level="variable")
+    assert own["n_participants"].eq(12).all()
+    assert "not held" not in str(own["note"].iloc[0])
+
+
+def test_without_head_sizes_volumes_cannot_be_compared_and_relevance_can() -> None:
+    inputs = cohort()
+    scans = tuple(dataclasses.replace(scan, tiv_mm3=None) for scan in inputs.scans)
+    table = table_of(dataclasses.replace(inputs, scans=scans)).reset_index()
+    volumes = table[table["source"] == "volume"]
+    assert volumes["note"].str.contains("intracranial volume").all()
+    assert table.loc[table["source"] == EFFECTS_MAPS[0], "p"].notna().all()

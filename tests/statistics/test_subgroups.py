@@ -109,8 +109,9 @@ def test_bounds_of_bands_belong_to_the_upper_band():
     assert levels.of_scan.tolist() == ["below 24", "24 to below 27", "24 to below 27", "27 and above"]
 
 
-@pytest.mark.parametrize(("frame", "why"), [(frame_of([1.0], column="y"), "no such column"),
-                                            (frame_of([None]), "no scan has a value")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("frame", "why"), [(frame_of([1.0], column="y"), "no such column"), (frame_of([None]), "no scan has a value")]
+)
 def test_a_variable_that_is_not_there_is_named(frame, why):
     with pytest.raises(BadInputError, match=f"x: {why}"):
         levels_of("x", frame, SubgroupsConfig())
@@ -123,9 +124,9 @@ def test_means_and_counts_are_those_of_participants():
         own = inputs.frame.assign(density=inputs.values.densities[:, 1, HIPPOCAMPUS])
         own = own[own["sex"] == sex]
         means = own.groupby("participant_id")["density"].mean()
-        (row,) = table[
-            (table["level"] == sex) & (table["map"] == MAPS[1]) & (table["group"] == "Hippocampus")
-        ].to_dict("records")  # fmt: skip
+        (row,) = table[(table["level"] == sex) & (table["map"] == MAPS[1]) & (table["group"] == "Hippocampus")].to_dict(
+            "records"
+        )
         assert (row["n_participants"], row["n_scans"]) == (len(means), len(own))
         assert row["mean_density"] == pytest.approx(means.mean())
         assert row["sd_density"] == pytest.approx(means.std())
@@ -402,8 +403,9 @@ def test_permutations_are_worked_on_in_parts_and_the_parts_change_nothing(monkey
 
 
 def test_metrics_of_few_participants_of_a_class_are_suppressed():
-    scans = [dataclasses.replace(s, site="B" if s.label == "CN" or s.participant_id < "sub-005" else "A")
-             for s in people(8)]  # fmt: skip
+    scans = [
+        dataclasses.replace(s, site="B" if s.label == "CN" or s.participant_id < "sub-005" else "A") for s in people(8)
+    ]
     table = fairness(inputs_of(scans, only("site"))).set_index(["level", "metric"])
     row = table.loc[("B", "sensitivity")]
     assert row["n_positive"] == 2

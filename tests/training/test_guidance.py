@@ -287,8 +287,9 @@ class TestDistillation:
         t = 3.0
         p = torch.softmax(teacher / t, 1)
         entropy = -(p * torch.log_softmax(student / t, 1)).sum(1) * t**2
-        own, other = (torch.autograd.grad(one.sum(), student)[0] for one in
-                      (distillation_loss(student, teacher, t), entropy))  # fmt: skip
+        own, other = (
+            torch.autograd.grad(one.sum(), student)[0] for one in (distillation_loss(student, teacher, t), entropy)
+        )
         np.testing.assert_allclose(own, other, atol=1e-14)
         s, q = torch.sigmoid(student / t), torch.sigmoid(teacher / t)
         wanted = t * (q * (q / s).log() + (1 - q) * ((1 - q) / (1 - s)).log()).sum(1)

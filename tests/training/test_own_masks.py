@@ -198,8 +198,9 @@ def test_training_differs_by_nothing_but_the_masks_which_move_with_the_scans(tmp
 
     def weights(name, masks, annotated=None):
         seen = {"masks": masks, "annotated": annotated}
-        one = train(small_network(2), data, data, objective, augmented, 3, Resumption(tmp_path / name, name),
-                    Context(**seen))  # fmt: skip
+        one = train(
+            small_network(2), data, data, objective, augmented, 3, Resumption(tmp_path / name, name), Context(**seen)
+        )
         return torch.cat([value.flatten() for value in one.weights.values()])
 
     of_everybody = weights("a", mask)

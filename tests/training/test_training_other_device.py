@@ -132,7 +132,7 @@ OBJECTIVES: dict[str, tuple[ModelConfig, ObjectiveConfig]] = {
         for distance in literals(ObjectiveConfig, "distance")
     },
     "readable, guided alone": (CONV, ObjectiveConfig("readable-gradients", guided_alone=True)),
-}  # fmt: skip
+}
 PER_BATCH = {"guided": 1}
 """Kinds that look at a batch once: which of its scans have a mask."""
 

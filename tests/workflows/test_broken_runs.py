@@ -262,9 +262,10 @@ def test_compare_names_the_run_and_the_file_that_is_broken(tmp_path, capsys, fil
     runs = [make_run(tmp_path / name / "run", tmp_path / "input", wrong) for wrong, name in enumerate("ab")]
     broken = runs[1]
     path = {
-        "config.toml": broken.config, "predictions.tsv": broken.group / "predictions.tsv",
+        "config.toml": broken.config,
+        "predictions.tsv": broken.group / "predictions.tsv",
         "relevance_bilateral.tsv": broken.group / "relevance_bilateral.tsv",
-    }[file]  # fmt: skip
+    }[file]
     breaker(path)
     code = main(["compare", *(str(run.root) for run in runs), "--to", str(tmp_path / "together")])
     said = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Exit codes and one readable line for what users get wrong."""
+"""Exit codes and one readable line; interrupts; the commands as functions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import re
 import resource
 import shlex
+import signal
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -18,15 +20,23 @@ import pytest
 from other_user import nobody
 from printed_pages import REMEDY, commands_page
 
-import heatlas.workflows.adni  # noqa: F401  # whoever becomes nobody may not be allowed to import it
+import heatlas
+import heatlas.workflows.adni
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.ranges import ARGUMENTS
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder, run_lock
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.workflows import commands
-from heatlas.workflows.command_line import build_parser, main
+from heatlas.workflows.command_line import build_parser, main, read_command
+from heatlas.workflows.commands import Apply, Evaluate, Run
+from heatlas.workflows.library import filled
+from heatlas.workflows.preflight import settings_of
+
+# Exit codes and one readable line for what users get wrong.
 
 
 def write_bids(folder, people: dict[str, str]) -> None:
@@ -425,3 +435,153 @@ def test_the_version_is_that_of_the_installed_package(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"heatlas {metadata.version('heatlas')}\n"
+
+
+# Ctrl-C and termination end in one line and the right exit code, whenever they come and however often.
+
+STARTING = """
+import os, signal
+from heatlas.workflows import interrupts
+class Main:
+    def main(begin):
+        os.kill(os.getpid(), signal.{name})
+        print("not stopped")
+import sys
+sys.modules["heatlas.workflows.command_line"] = Main
+sys.exit(interrupts.start())
+"""
+WORKING = """
+import argparse, os, signal, sys, time
+from heatlas.workflows import command_line, interrupts
+class Home:
+    def check_command(arguments):
+        try:
+            os.kill(os.getpid(), signal.{name})
+            time.sleep(5)
+        finally:
+            time.sleep({pause})
+            os.kill(os.getpid(), signal.{name})
+            print("cleaned up")
+sys.modules["heatlas.workflows.check"] = Home
+sys.argv = ["heatlas", "check", "x"]
+sys.exit(interrupts.start())
+"""
+ENDING = """
+import os, signal, sys
+from heatlas.workflows import interrupts
+class Main:
+    def main(begin):
+        return 3
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.{name}):
+        kill(process, number)
+sys.modules["heatlas.workflows.command_line"] = Main
+sys.late = Late()  # goes when Python has taken its signal handlers away
+sys.exit(interrupts.start())
+"""
+ENDS = {"SIGINT": (130, "interrupted"), "SIGTERM": (143, "terminated from outside")}
+
+
+def run(code: str, ignored: bool = False) -> subprocess.CompletedProcess[str]:
+    def before() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=before)
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("ignored", [False, True], ids=["", "by a background job"])
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize(("code", "said"), [(STARTING, ""), (WORKING, "cleaned up\n")], ids=["starting", "working"])
+def test_one_line_and_the_exit_code(code, said, name, ignored):
+    ended = run(code.format(name=name, pause=0), ignored)
+    number, words = ENDS[name]
+    assert (ended.returncode, ended.stdout) == (number, said)
+    assert ended.stderr == f"heatlas: {words}; run the same command again to continue.\n"
+
+
+def test_who_asks_again_does_not_wait_for_the_cleaning_up():
+    ended = run(WORKING.format(name="SIGINT", pause=2.1))
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "heatlas: interrupted; run the same command again to continue.\n"
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_signal_after_the_work_does_not_change_the_exit_code(name):
+    ended = run(ENDING.format(name=name))
+    assert (ended.returncode, ended.stderr) == (3, "")
+
+
+# The commands as functions: what they are given is checked before anything is written.
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: heatlas.run("scans", None), "out = None: must be a path, as text or Path"),
+        (lambda: heatlas.run(3, "out"), "input = 3: must be a path"),
+        (lambda: heatlas.run("scans", "out", preset=None), "preset = None: must be the name of a preset"),
+        (lambda: heatlas.run("scans", "out", seed="x"), "seed = 'x': must be a whole number"),
+        (lambda: heatlas.run("scans", "out", settings=["a"]), r"settings = \['a'\]: must be settings by name"),
+        (lambda: heatlas.run("scans", "out", settings={"a": 1}), "a must be a section"),
+        (
+            lambda: heatlas.run("scans", "out", settings={"training": {"ensemble": 2}}, config="a.toml"),
+            "settings and config: both say what differs",
+        ),
+        (lambda: heatlas.apply("run", None, "out"), "new = None: must be a path"),
+        (lambda: heatlas.evaluate(""), "out = '': must be a path"),
+        (lambda: heatlas.evaluate("out", method="lrp"), "there is no option method. Did you mean methods?"),
+        (
+            lambda: heatlas.run("scans", "out", n_procs=0),
+            "n_procs = 0: cannot be used .'0' is not a whole number from 1",
+        ),
+        (lambda: heatlas.run("scans", "out", side_by_side=True), "there is no option side_by_side"),
+        (lambda: heatlas.run("scans", "out", stop_after="end"), "stop_after = 'end': must be one of cohort, "),
+        (lambda: heatlas.apply("run", "scans", "out", new_people="no"), "new_people = 'no': must be True or False"),
+        (lambda: heatlas.export("run", [1]), r"folder = \[1\]: must be a path"),
+    ],
+)
+def test_arguments_that_are_none_are_refused_before_anything_is_written(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        call()
+    assert not list(Path.cwd().iterdir())
+
+
+@pytest.mark.parametrize("value", [None, 3, 1.5, True, "", b"a", [], [None], {"a": 1}, {1: 2}, object(), float("nan")])
+def test_every_argument_judges_every_value_without_an_error_of_its_own(value):
+    for name, (holds, must) in ARGUMENTS.items():
+        assert holds(value) in (True, False), name
+        assert must
+
+
+@pytest.mark.parametrize(
+    ("words", "record", "values"),
+    [
+        (["run", "in", "out", "--contrast", "cdr=0,>=0.5", "--n-procs", "3", "--resolution", "2", "--follow-links"],
+         Run,
+         {"input": "in", "out": Path("out"), "contrast": "cdr=0,>=0.5", "n_procs": 3, "resolution": 2.0,
+          "follow_links": True, "backbone": None}),
+        (["evaluate", "out", "--methods", "lrp", "--methods", "occlusion", "--draws", "9", "--n-procs", "1"], Evaluate,
+         {"out": "out", "methods": ("lrp", "occlusion"), "draws": 9, "plant": False, "n_procs": "1"}),
+        (["apply", "run", "new", "out", "--participant-label", "01", "--n-procs", "1"], Apply,
+         {"run": "run", "input": "new", "out": "out", "participant_label": "01", "n_procs": 1}),
+    ],
+)  # fmt: skip
+def test_library_and_command_line_fill_the_same_record(words, record, values):
+    assert filled(record, values) == read_command(words)
+
+
+def test_settings_of_the_library_are_those_of_a_file(tmp_path):
+    file = tmp_path / "some.toml"
+    file.write_text(
+        "[training]\nensemble = 4\n[training.augmentation]\nnoise_probability = 0.2\n"
+        '[attribution.lrp]\nbatch_norm = "fold"\n'
+    )
+    given = {
+        "training": {"ensemble": 4, "augmentation": {"noise_probability": 0.2}},
+        "attribution": {"settings": ["lrp:batch_norm=fold"]},
+    }
+    by_name, by_file = (settings_of(Run(input=Path(), out=Path(), config=config, seed=7)) for config in (given, file))
+    assert by_name == by_file
+    assert (by_name.seed, by_name.training.ensemble, by_name.training.augmentation.noise_probability) == (7, 4, 0.2)

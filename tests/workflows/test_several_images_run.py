@@ -46,9 +46,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_both(folder / "in", 24)
     config = write_config(folder / "config.toml", epochs=12, rate=3e-3)
     config.write_text(
-        config.read_text().replace('[cohort]', '[cohort]\nfurther_suffixes = ["FLAIR"]')
+        config.read_text()
+        .replace("[cohort]", '[cohort]\nfurther_suffixes = ["FLAIR"]')
         .replace("validation_fraction = 0.4", "validation_fraction = 0.2")
-    )  # fmt: skip
+    )
     command = ["run", str(folder / "in"), str(folder / "run"), "--config", str(config), "--n-procs", "1"]
     assert main(command) == 0
     return folder

@@ -24,10 +24,11 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_template_cohort(folder / "bids", setting=str(template), entities="_space-Toy_desc-preproc")
     config = write_config(folder / "toy.toml")
     config.write_text(
-        config.read_text().replace('start_at = "template"\n', "")
+        config.read_text()
+        .replace('start_at = "template"\n', "")
         .replace("[registration]\n", f'[registration]\ntemplate = "{template}"\n')
         + f'[regions]\natlas = "{labels}"\n'
-    )  # fmt: skip
+    )
     return folder
 
 

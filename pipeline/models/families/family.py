@@ -98,7 +98,7 @@ class Family:
 
     Its module holds this record, the record of its settings, each with its range (`pipeline.run.config.ranges`), and
     the functions that build it; settings files, commands, storage and report find it by its line in
-    `pipeline.models.families.registry`. ``tests/attribution/test_families_explained.py`` tries every method on it.
+    `pipeline.models.families.registry`. ``tests/attribution/test_methods_of_run.py`` tries every method on it.
     """
 
     name: str
