@@ -48,7 +48,7 @@ from heatlas.pipeline.training.steps import repeatable
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes, answered_by
 from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures, tied_marks
-from heatlas.studies.objectives.distillation import Distillation, answered_by, distilled, frozen
+from heatlas.studies.objectives.distillation import Distillation, distilled, frozen
 from heatlas.studies.objectives.guidance import Guidance, dilated, guided, mask_of
 from heatlas.studies.objectives.maps_in_training import explained_batch
 from heatlas.workflows.evaluate import registered_scans

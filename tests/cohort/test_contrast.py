@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heatlas.pipeline.cohort.applied import read_scan, to_apply
-from heatlas.pipeline.cohort.people.splits import fitting_folds
 from heatlas.pipeline.cohort.candidates import Candidate
-from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Fold, Split, make_split, require_labels
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Fold, Split, fitting_folds, make_split, require_labels
 from heatlas.pipeline.cohort.people.tasks import participant_strata, quantiles, shuffled_labels, task_of, with_labels
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable

@@ -14,12 +14,10 @@ import pandas as pd
 import pytest
 import torch
 from guidance_conditions import Condition, conditions, further, swept
+from guidance_study import Cohort, enlarged, kept, parts_of, trained
 from guidance_study import conditions as summary_conditions
-from guidance_study import kept, parts_of, trained
 from guidance_study import measured as further_measured
-from guidance_summary import further_tables, plain_summary, summary
-from guidance_summary import curve_columns, held_out_iou, weights_chosen
-from guidance_study import Cohort, enlarged
+from guidance_summary import curve_columns, further_tables, held_out_iou, plain_summary, summary, weights_chosen
 from torch import nn
 
 from heatlas.atlases.spaces import template_grid

@@ -7,10 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import grid_directions
+import harness
 import numpy as np
 import pandas as pd
 import patients_cams
 import patients_evidence as study
+import patients_measures
 import patients_network_studies
 import patients_networks
 import patients_outside
@@ -20,11 +22,9 @@ import patients_stream
 import pytest
 import torch
 from inherent_runs import Recipe
-from patients_outside import PRESET, Study
-from patients_outside import Recipe as OutsideRecipe
 from patients_network_studies import STUDIES
-from patients_outside import Half
-from patients_outside import in_short, summary
+from patients_outside import PRESET, Half, Study, in_short, summary
+from patients_outside import Recipe as OutsideRecipe
 from scipy.special import logit
 from torch import nn
 

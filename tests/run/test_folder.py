@@ -28,6 +28,7 @@ from heatlas.pipeline.run.layout.folder import (
     run_lock,
 )
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import PathIn
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from heatlas.pipeline.run.documents import DEEPEST, json_object, known_json, rea
 from heatlas.pipeline.run.errors import BadInputError, ResumableError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_input, run_lock
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
+from heatlas.pipeline.run.layout.scan_files import PathIn
 from heatlas.pipeline.run.tables import (
     MISSING,
     guarded,

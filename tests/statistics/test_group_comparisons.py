@@ -17,8 +17,10 @@ from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.data.members import TwoGroups
-from heatlas.pipeline.statistics.groups.comparisons import GROUP_COMPARISONS_TABLE, comparisons_tables
-from heatlas.pipeline.statistics.groups.comparisons import COMPARISONS_COLUMNS, comparisons_tables
+from heatlas.pipeline.statistics.groups.comparisons import (
+    GROUP_COMPARISONS_TABLE,
+    comparisons_tables,
+)
 from heatlas.pipeline.statistics.groups.fairness import _of_level
 from heatlas.pipeline.statistics.groups.gains import between_variance, gain_floor, log_gain, shrink
 from heatlas.pipeline.statistics.groups.summaries import _fisher, welch

@@ -48,8 +48,8 @@ from heatlas.pipeline.statistics.groups.summaries import demographic_tests, demo
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds, with_variances
 from heatlas.pipeline.statistics.requested import require_names
 from heatlas.pipeline.statistics.resampling.means import FEW, HALL
-from heatlas.pipeline.statistics.tables import sections
 from heatlas.pipeline.statistics.stage import STATISTICS_TABLES, analyse
+from heatlas.pipeline.statistics.tables import sections
 
 # All tables of a run: averages by hand, dictionaries, the same bytes twice, and cohorts that allow little.
 

@@ -31,9 +31,8 @@ from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.training.objectives import records
 from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.records import Batch, Context, kind_of
-from heatlas.pipeline.training.volumes import LabelledVolumes, answered_by
 from heatlas.pipeline.training.stage import facts_of, fold_job
-from heatlas.pipeline.training.volumes import LabelledVolumes
+from heatlas.pipeline.training.volumes import LabelledVolumes, answered_by
 from heatlas.studies.objectives.distillation import (
     Distillation,
     distillation_of,
