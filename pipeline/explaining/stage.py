@@ -134,8 +134,8 @@ def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan],
     kept: mean maps are of labelled scans.
     """
     layout, config = work.layout, work.config
-    names, table = [scan.scan_id for scan in scans], PREDICTIONS_APPLIED_TABLE.path(layout)
-    answered = networks_that_answered(table, names) if names else {}
+    names = [scan.scan_id for scan in scans]
+    answered = networks_that_answered(PREDICTIONS_APPLIED_TABLE.path(layout), names) if names else {}
     controls = controls_of(labelled, work.split, config)
     maker = JobMaker(layout, APPLIED_STAGE, PackedAtlas.of(atlas), config, work.digests, controls)
     jobs = _jobs(maker, scans, answered)

@@ -251,8 +251,10 @@ def _grown_block(program: Program, size: list[int], step: list[int]) -> tuple[li
             continue
         widest = [max(one[0][axis] for one in before) for axis in range(3)]
         module = operation.module
-        grows = module is not None and not isinstance(module, (Sum, Concatenate, Reshape))
-        found[operation.value] = _grown(module, widest, before[0][1]) if grows else (widest, before[0][1])
+        if module is None or isinstance(module, (Sum, Concatenate, Reshape)):
+            found[operation.value] = widest, before[0][1]
+        else:
+            found[operation.value] = _grown(module, widest, before[0][1])
     return found[program.result]
 
 

@@ -110,7 +110,7 @@ def invariance_table(frames: Sequence[pd.DataFrame], cohort: str) -> pd.DataFram
     for method, of_method in rows.groupby("method", sort=False):
         measured, notes = of_method[of_method["share_cancelling"].notna()], of_method["note"].dropna()
         plain, cancelling = measured["share_plain"].mean(), measured["share_cancelling"].mean()
-        row = {"cohort": cohort, "method": method, "n_grids": len(measured), "share_plain": plain}
+        row: dict[str, object] = {"cohort": cohort, "method": method, "n_grids": len(measured), "share_plain": plain}
         row |= {"logit_difference": of_method["logit_difference"].max(), "share_cancelling": cancelling}
         row["invariant"] = None if np.isnan(cancelling) else bool(abs(cancelling - plain) <= SAME)
         made.append(row | {"note": notes.iloc[0] if len(notes) else None})

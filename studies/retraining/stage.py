@@ -319,7 +319,7 @@ def remove_and_retrain(
     for share in shares:
         for name, by_fold in rankings.items():
             known = {fold: by_value(groups, values) for fold, values in by_fold.items() if values is not None}
-            sets = {fold: removed(order, sizes, share) for fold, order in known.items()}
+            sets: Sets = {fold: removed(order, sizes, share) for fold, order in known.items()}
             wanted.append((name, share, sets if len(sets) == len(by_fold) else {}))
         for order in random_orders(groups, draws, cohort.config.seed):
             chosen = removed(order, sizes, share)

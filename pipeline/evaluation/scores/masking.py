@@ -199,7 +199,7 @@ def removal_curve(
     when = torch.where(parts >= 0, place[parts.clamp(min=0)], len(place))
     scores = []
     with torch.no_grad():
-        for limits in torch.as_tensor(edges, device=when.device)[:, None, None, None].split(batch):
+        for limits in torch.split(torch.as_tensor(edges, device=when.device)[:, None, None, None], batch):
             kept = (when[None] >= limits).to(start.dtype)  # the first `limit` parts have changed
             scores.append(score(mixed(start[None], kept, end[None])[:, None]))
     return Curve(changed[edges] / changed[-1], torch.cat(scores).double().cpu().numpy())
