@@ -156,13 +156,15 @@ class Candidate:
     def dropped(self, reason: str) -> Candidate:
         return dataclasses.replace(self, scan=self.scan.dropped(reason))
 
+    def dropped_for(self, why: Callable[[Candidate], str | None]) -> Candidate:
+        """Dropped if there is a reason; one that is dropped already keeps its own."""
+        reason = why(self) if self.scan.kept else None
+        return self if reason is None else self.dropped(reason)
+
 
 def drop(candidates: Iterable[Candidate], why: Callable[[Candidate], str | None]) -> list[Candidate]:
-    """Drop those for which there is a reason; candidates that are dropped already keep theirs."""
-    return [
-        candidate.dropped(reason) if candidate.scan.kept and (reason := why(candidate)) is not None else candidate
-        for candidate in candidates
-    ]
+    """Drop those for which there is a reason."""
+    return [candidate.dropped_for(why) for candidate in candidates]
 
 
 def only_participants(candidates: Sequence[Candidate], participants: Sequence[str]) -> list[Candidate]:

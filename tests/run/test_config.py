@@ -160,7 +160,7 @@ def test_file_wins_over_preset_and_option_over_file(tmp_path):
     path.write_text("seed = 5\n[training]\nlearning_rate = 1\n[cohort]\nfolds = 3\n")
     config = load_config("demo", path, {"seed": 6})
     assert (config.seed, config.training.learning_rate, config.cohort.folds) == (6, 1.0, 3)
-    assert config.registration.resolution_mm == 2.0
+    assert config.registration.resolution_mm == 4.0
 
 
 @pytest.mark.parametrize(

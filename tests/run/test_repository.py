@@ -58,7 +58,7 @@ def test_version_licence_and_authors_are_those_of_the_package() -> None:
     assert re.search(r"Copyright \(c\) \d{4}, (.+)", (ROOT / "LICENSE").read_text())[1].lower() == author.lower()
     assert "BSD 3-Clause License" in (ROOT / "LICENSE").read_text()
     assert "Code: BSD 3-Clause." in text("README.md")
-    assert f"Cite the program: {author}. Heatlas" in (ROOT / "reports/content/run/colophon.py").read_text()
+    assert f"Cite the program: {author}. Heatlas" in (ROOT / "reports/content/run/colophon.toml").read_text()
 
 
 def test_the_changelog_begins_with_this_version_and_a_release_has_one_date() -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import load_template
-from heatlas.pipeline.cohort.candidates import Candidate, drop
+from heatlas.pipeline.cohort.candidates import Candidate
 from heatlas.pipeline.cohort.images.files import image_stem, is_image
 from heatlas.pipeline.cohort.images.headers import Orientation, choose_orientation, read_raw_header
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, ImageKind, template_name
@@ -136,7 +136,7 @@ def with_entries(candidates: Sequence[Candidate], start_at: str) -> tuple[list[C
             return None if entry == start_at else f"enters as {entry}, and --start-at is {start_at}"
 
         text = f"--start-at {start_at}: {entries[start_at]} images are used, all others dropped"
-        return drop(candidates, problem), [text]
+        return [candidate.dropped_for(problem) for candidate in candidates], [text]
     treated = []
     for candidate in candidates:
         others = {
@@ -175,7 +175,7 @@ def over_template(root: Path, candidates: Sequence[Candidate], template: str = D
         i, j, k = (int(side) for side in header.get_data_shape()[:3])
         return template_space_problem(Grid((i, j, k), orientation.affine), template)
 
-    return drop(candidates, problem)
+    return [candidate.dropped_for(problem) for candidate in candidates]
 
 
 def template_space_problem(grid: Grid, template: str = DEFAULT_TEMPLATE) -> str | None:
