@@ -1,4 +1,4 @@
-"""Time, memory and disk against the size of a study; the numbers of docs/benchmarks/growth.md and docs/cluster.md.
+"""Time, memory and disk against the size of a study; the numbers of docs/benchmarks/growth.md.
 
     OMP_NUM_THREADS=1 python benchmarks/growth.py stages --output docs/benchmarks/growth.md
     OMP_NUM_THREADS=1 python benchmarks/growth.py heatmaps --output docs/benchmarks/growth.md     # a quarter of an hour

@@ -1,6 +1,6 @@
 """Which scans of OASIS-1 registration calls doubtful or mirrored, against what is known about each image.
 
-    python benchmarks/registration_quality.py FOLDER OUT [--output docs/registration.md]
+    python benchmarks/registration_quality.py FOLDER OUT [--output docs/benchmarks/registration_choices.md]
 
 FOLDER holds ``older``, ``younger`` and their ``*_quality.tsv`` (gross failures and mirrored images, which the pipeline
 never reads). Every scan is registered as in the preset for patients; so are mirrored copies of the scans that were

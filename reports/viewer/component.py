@@ -1,7 +1,7 @@
 """The viewer: three planes through relevance maps, on the template or on a person's own brain, without a network.
 
-Why slices on a canvas and not a library: see ``docs/viewer.md``, with the measurements. The viewer and the region
-explorer of a page share labels, names of regions and the template brain.
+Why slices on a canvas and not a library: see ``docs/benchmarks/viewer.md``, with the measurements. The viewer and the
+region explorer of a page share labels, names of regions and the template brain.
 
 Volumes are small enough to travel inside a page: fewer voxels, one byte each, compressed. A value v is kept as the code
 c = ±round(127 √(|v| / top)), where top is the largest absolute value of the map, and read back as ±top (c / 127)².
@@ -135,7 +135,7 @@ def packed(array: NDArray[Any], strategy: int = zlib.Z_FILTERED) -> str:
     Browsers take it apart without a library (``DecompressionStream("deflate")``).
 
     `strategy`: ``zlib.Z_RLE`` for volumes of one byte per voxel, whose only repetition is the background: smaller and
-    three times as fast, see ``docs/viewer.md``. Labels, of two bytes, and tables repeat in longer patterns.
+    three times as fast, see ``docs/benchmarks/viewer.md``. Labels, of two bytes, and tables repeat in longer patterns.
     """
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     stream = zlib.compressobj(4, strategy=strategy)
