@@ -266,14 +266,14 @@ OF_EVERYONE = (
 )  # fmt: skip
 OF_FOURS = ("preset", "chosen")
 SECOND_IN_WORDS = dict(
-    zip(CHOICES, ("percentiles", "one map for all", "learning rate .0003", "weight decay .01"), strict=True)
+    zip(CHOICES, ("percentiles", "one map for all", "learning rate 0.0003", "weight decay 0.01"), strict=True)
 )
 """The second value of each choice."""
 IN_SHORT, HOW_OFTEN = "| random halves of the 133", "Chosen, in"
 """How the row of the page's first table begins, and the line below the section's."""
 COLUMNS = (
     "learned in the first half", "halves", "area in the second", "minus ridge on regions", "place of the hippocampus",
-    "its g", "place of the amygdala", "regions with p_fwe ≤ .05",
+    "its g", "place of the amygdala", "regions with p_fwe ≤ 0.05",
 )  # fmt: skip
 
 
@@ -527,10 +527,10 @@ def spread(values: pd.Series, form: str) -> str:
     """Median, with quartiles and range.
 
     >>> spread(pd.Series([-0.5, 0.6, 0.7, 0.8, 0.9]), "+.2f")
-    '+.70 (+.60 to +.80; −.50 to +.90)'
+    '+0.70 (+0.60 to +0.80; −0.50 to +0.90)'
     """
-    cells = [re.sub(r"(?<!\d)0\.", ".", format(one, form)) for one in values.quantile([0, 0.25, 0.5, 0.75, 1])]
-    low, first, median, third, high = (one.replace("-", "−") for one in cells)
+    cells = [format(one, form).replace("-", "−") for one in values.quantile([0, 0.25, 0.5, 0.75, 1])]
+    low, first, median, third, high = cells
     return f"{median} ({first} to {third}; {low} to {high})"
 
 
@@ -571,7 +571,7 @@ def in_short(rows: pd.DataFrame) -> str:
     cells.append(f"{own['Hippocampus place'].median():.0f}, {own['Hippocampus g'].median():.2f}")
     cells.append(f"{own['regions p_fwe'].median():.0f}")
     name = f"{IN_SHORT} ({len(own)}; medians): chosen and learned in one, judged in the other ([below](#{ANCHOR}))"
-    return " | ".join([name, *(cell.replace("0.", ".") for cell in cells)]) + " |"
+    return " | ".join([name, *cells]) + " |"
 
 
 def write(rows: pd.DataFrame, page: Path) -> None:
