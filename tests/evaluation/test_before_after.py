@@ -383,7 +383,7 @@ def test_a_weight_is_chosen_by_its_maps_among_those_that_cost_little(accuracies,
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "benchmarks" / "guidance_study.tsv"
-PAGE = (ROOT / "docs" / "training_with_explanations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "benchmarks" / "training_with_explanations.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.ci
