@@ -58,7 +58,13 @@ def is_solved(settings: ModelConfig) -> bool:
     return family_of(settings).fitted_by == "ridge"
 
 
-for _family in (FOUNDING, LINEAR, *HALVING_FAMILIES, *MONAI_FAMILIES):
+OWN = (
+    FOUNDING,
+    LINEAR,
+    *HALVING_FAMILIES,
+    *MONAI_FAMILIES,
+)
+for _family in OWN:
     add_family(_family)
 for _family in plugged_in("networks", Family, (*FAMILIES, FOREIGN.name)):
     add_family(_family)
