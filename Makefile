@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 DEMO   ?= demo
 TORCH  ?= cpu
+OASIS  ?= ../shared/data/oasis1/older
 COMMIT ?= 5022b17f
 # TORCH=cuda is for GPUs: requirements-cuda.lock in place of requirements.lock.
 # A file's tests stay in one process, which makes what they share once; long files come first (tests/conftest.py).
@@ -11,7 +12,7 @@ SPREAD  = -n 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # pytest would compile all tests anew in every process
 
-.PHONY: install demo test test-ci test-core test-kernels test-slow test-oracle test-network test-cluster same coverage check docs pages format lock clean
+.PHONY: install showcase demo test test-ci test-core test-kernels test-slow test-oracle test-network test-cluster same coverage check docs pages format lock clean
 .DEFAULT_GOAL = demo
 
 $(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml .ci/install
@@ -93,6 +94,11 @@ $(VENV)/.docs: docs/requirements.lock $(VENV)/.tools
 docs: $(VENV)/.docs demo/run/report.html   ## the documentation site, docs/_build/html/index.html, its examples executed on the demo; warnings and broken links are errors
 	$(BIN)/sphinx-build -q -E -W --keep-going docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
+
+showcase: $(VENV)/.tools demo/run/report.html   ## the sample reports and the pictures of the documentation, of the demo and of OASIS=folder of patients; half an hour
+	printf '[report]\npeople = false\n' > demo/groups_only.toml
+	$(BIN)/heatlas run $(OASIS) demo/patients --preset patients --config demo/groups_only.toml
+	$(BIN)/python docs/showcase.py demo/run demo/patients
 
 pages: $(VENV)/.installed   ## docs/settings.md, tables.md, commands.md and glossary.md, printed by the code; tests hold them equal
 	$(BIN)/python docs/_ext/printed_pages.py

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import nibabel as nib
 import numpy as np
@@ -408,16 +409,52 @@ def test_every_page_of_the_site_is_in_the_navigation_once() -> None:
     assert sorted(" ".join(trees).split()) == sorted([*pages, "auto_examples/index"])
 
 
+def load_script(name: str) -> ModuleType:
+    """A program of the documentation, docs/NAME.py."""
+    script = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert script is not None
+    assert script.loader is not None
+    module = importlib.util.module_from_spec(script)
+    script.loader.exec_module(module)
+    return module
+
+
+def test_every_link_of_the_sample_reports_leads_somewhere() -> None:
+    assert load_script("check_site").faults(ROOT / "docs" / "sample_report") == []
+
+
+def test_pictures_of_the_documentation_are_of_the_sample_reports_as_they_are() -> None:
+    showcase = load_script("showcase")
+    pictures = pd.read_csv(showcase.IMAGES / "pictures.tsv", sep="\t").set_index("picture")
+    assert dict(pictures["page"]) == {name: shot.page for name, shot in showcase.PICTURES.items()}
+    for name, row in pictures.iterrows():
+        assert (showcase.IMAGES / str(name)).is_file()
+        assert row["sha256"] == showcase.digest(showcase.SAMPLE / row["page"]), "run make showcase again"
+    assert sum(picture.stat().st_size for picture in showcase.IMAGES.iterdir()) < 6e6
+    people = [page.name for page in (showcase.SAMPLE / "patients").rglob("*.html") if page.name.startswith("sub-")]
+    assert people == [], "single people of OASIS-1 are not published"
+
+
+def test_links_to_pages_that_are_not_copied_become_text(tmp_path: Path) -> None:
+    page = tmp_path / "pages" / "a.html"
+    text = (
+        '<a class="x" href="../kept.html#y">1</a><a href="lost.html">2</a><a href="#z">3</a><a href="https://x.org">4</a>'
+        '<a href="../figures/b.png">5</a>{"A":"../kept.html","B":"lost.html"}'
+    )
+    found = load_script("showcase").without_dead_links(text, page, {tmp_path / "kept.html", page})
+    assert found == (
+        '<a class="x" href="../kept.html#y">1</a><a>2</a><a href="#z">3</a><a href="https://x.org">4</a>'
+        '<a>5</a>{"A":"../kept.html","B":""}'
+    )
+
+
 def test_the_check_of_the_site_finds_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(
         '<a href="other.html#here">1</a><a href="other.html#gone">2</a><a href="lost.html">3</a><a href="https://x.org">4</a>'
         '<script src="https://x.org/a.js"></script><img src="data:image/png;base64,AA">'
     )
     (tmp_path / "other.html").write_text('<h1 id="here">x</h1><a href="#here">up</a>')
-    check = importlib.util.spec_from_file_location("check_site", ROOT / "docs" / "check_site.py")
-    module = importlib.util.module_from_spec(check)
-    check.loader.exec_module(module)
-    assert module.faults(tmp_path) == [
+    assert load_script("check_site").faults(tmp_path) == [
         "page.html: loads https://x.org/a.js",
         "page.html: no anchor other.html#gone",
         "page.html: no file lost.html",
