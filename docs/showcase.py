@@ -51,6 +51,12 @@ PICTURES = {
     "patients_differences.png": Shot("patients/report-regions.html", "#image-differences figure"),
 }
 
+ALL_IMAGES = """() => {
+  for (const image of document.images) image.loading = "eager";
+  return Promise.all([...document.images].map((image) => image.decode().catch(() => null)));
+}"""
+"""Script that loads the images that wait until they are scrolled to."""
+
 _HREF = re.compile(r'(<a\b[^>]*?)\s(?:xlink:)?href="([^"]*)"')
 _EMBEDDED = re.compile(r'":"((?:\.\./)?(?:pages/)?[\w-]+\.html)"')
 _LOADED = re.compile(r'\ssrc="([^"]+)"')
@@ -97,6 +103,7 @@ def photograph(pictures: dict[str, Shot]) -> Iterator[tuple[str, str, str]]:
         for name, shot in pictures.items():
             page = browser.new_page(viewport={"width": 1400, "height": shot.height}, color_scheme="light")
             page.goto((SAMPLE / shot.page).as_uri())
+            page.evaluate(ALL_IMAGES)
             page.wait_for_timeout(2000)  # the viewer unpacks its volumes
             target = page.locator(shot.element).first if shot.element else page
             target.screenshot(path=IMAGES / name)
