@@ -144,6 +144,14 @@ def test_the_demo_takes_the_same_time_on_every_page(page: str) -> None:
     assert minutes == {10}
 
 
+def test_pages_that_are_read_in_a_minute_are_short_and_how_tos_give_a_command() -> None:
+    assert len(text("README.md").split()) <= 700
+    for page in (ROOT / "docs" / "howto").glob("*.md"):
+        how_to = page.read_text(encoding="utf-8")
+        assert len(how_to.split()) <= 300, page.name
+        assert re.search(r"^heatlas \w+ ", how_to, re.MULTILINE), page.name
+
+
 def test_the_number_of_planted_regions_is_the_same_on_every_page() -> None:
     assert "find 5 of 5" in text("README.md")
     assert "5 of 5 planted regions" in text("docs/limits.md")
