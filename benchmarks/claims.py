@@ -73,7 +73,7 @@ REACHED = """## Which command reaches which system
 
 Parts S1 to S40 of our notes on the sources: *attribution* (chapters 3, 4, 7, 8, 9), *inherent* (CoDA, B-cos),
 *probing* (how to probe, Opti-CAM, CA-Stream, readable gradients). What of a part a command does not reach is in the
-last column; [tests of the inherent networks](theory/inherent.md#what-the-tests-check)."""
+last column; [tests of the inherent networks](benchmarks/inherent_tests.md)."""
 
 COMMANDS = """## Commands
 
