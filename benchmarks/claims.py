@@ -55,10 +55,10 @@ seeds, whether settings were those of the source, and the difference with its 95
   states, or outside of it. An identity that a test proves holds.
 - A mean over people counts each person once, however many seeds asked them, so it can lie outside the range of the
   seeds.
-- *open*: everything else, with what it needs. A row that no page answers is open. So is one whose measure could not
-  have answered: the number lies at its floor or ceiling, or both networks answer no better than a coin. So is one
-  where a reader showed that the measure or the comparison could not answer, although a rule was said beforehand; the
-  row says what that rule would give.
+- *open*: everything else, with what it needs. A row is open if no page answers it, or if its measure cannot tell: the
+  number lies at its floor or ceiling, or both networks answer no better than a coin. It is also open where a reader
+  showed that the measure or the comparison cannot tell, although a rule was fixed beforehand; the row says what that
+  rule would give.
 - The verdict of a claim is that of its first row: the source's own measure where it was asked, then patients before
   made-up people. Where the network or the place that a claim names was not asked, that comes first and the claim is
   open.

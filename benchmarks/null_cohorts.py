@@ -156,7 +156,7 @@ def same_regions(rng: Generator) -> Found:
     return found
 
 
-@case(CASES, "cohorts: images", "image_agreement", "30 regions, five networks of scale .5 to 3")
+@case(CASES, "cohorts: images", "image_agreement", "30 regions, five networks of scale 0.5 to 3")
 def images_and_maps(rng: Generator) -> Found:
     """Images do not differ; the map is the image in the eyes of five networks, or is unrelated; most vary unequally."""
     found = {}
@@ -177,7 +177,7 @@ def images_and_maps(rng: Generator) -> Found:
     return found
 
 
-@case(CASES, "cohorts: steady scans", "fairness", "40 % positive, one network; ICC .95 beside .3")
+@case(CASES, "cohorts: steady scans", "fairness", "40 % positive, one network; ICC 0.95 beside 0.3")
 def steady_scans(rng: Generator) -> Found:
     """Few people whose scans agree (ICC .95) beside many whose scans do not (ICC .3) and who have more of them."""
     found = {}
