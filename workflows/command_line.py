@@ -23,10 +23,10 @@ from heatlas.pipeline.run.errors import (
     HeatlasError,
     UsageError,
 )
-from heatlas.pipeline.run.plain_text import PlainStream, plain
+from heatlas.pipeline.run.plain_text import PlainStream, plain, unknown
 from heatlas.pipeline.run.work.executors import import_ahead
 from heatlas.pipeline.run.work.host import FULL_BYTES, size_limit, too_large, why_unwritten
-from heatlas.workflows.commands import SEVERAL, Command, all_commands, help_of, is_place, options_of
+from heatlas.workflows.commands import SEVERAL, Command, all_commands, group_of, help_of, is_place, options_of
 
 WORKER_MODULES = (
     "heatlas.pipeline.cohort.demo.cohort",
@@ -40,7 +40,8 @@ WORKER_MODULES = (
 class _Parser(argparse.ArgumentParser):
     """A parser that shows arguments in messages as plain text, and positional arguments first in usage lines.
 
-    An option that takes several values would take INPUT and OUT too if they came after it.
+    It suggests the command or choice that a mistaken one may mean. An option that takes several values would take INPUT
+    and OUT too if they came after it.
     """
 
     late_help: Mapping[str, Callable[[], str]] = {}
@@ -67,6 +68,10 @@ class _Parser(argparse.ArgumentParser):
                 name = f"{action.metavar} [{action.metavar} ...]" if several else str(action.metavar)
                 words.append(" ".join([*action.option_strings[:1], name]))
         return " ".join([*words, "[options]"]).replace("%", "%%")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, unknown("", str(value), map(str, action.choices)).lstrip())
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(plain(message), file)
@@ -109,17 +114,27 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_options(parser: _Parser, record: type[Command]) -> None:
     """Add the options of a command; those that are not given are left to the defaults of its record."""
     parser.late_help = {}
+    groups = {
+        name: parser.add_argument_group(name) for name in dict.fromkeys(map(group_of, options_of(record))) if name
+    }
     for option in options_of(record):
         how = {name: value for name, value in option.metadata.items() if name != "first"}
         if callable(how["help"]):
             parser.late_help[option.name] = how.pop("help")
         name = option.name if is_place(option) else f"--{option.name.replace('_', '-')}"
-        parser.add_argument(name, default=argparse.SUPPRESS, **how)
+        groups.get(group_of(option), parser).add_argument(name, default=argparse.SUPPRESS, **how)
 
 
 def read_command(words: Sequence[str] | None = None) -> Command:
-    """The record of a command line, by default that of the process; exits where argparse refuses it."""
-    given = vars(build_parser().parse_args(words))
+    """The record of a command line, by default that of the process; exits where argparse refuses it.
+
+    Without any word it shows the help, and exits as where a command is missing.
+    """
+    parser = build_parser()
+    if not (sys.argv[1:] if words is None else words):
+        parser.print_help(sys.stderr)
+        parser.exit(EXIT_USAGE)
+    given = vars(parser.parse_args(words))
     record: type[Command] = given["record"]
     values = {option.name: given[option.name] for option in options_of(record) if option.name in given}
     return record(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})

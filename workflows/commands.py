@@ -119,11 +119,17 @@ class Command:
     """Whether it writes no large file."""
 
 
+def _presets_in_words() -> str:
+    from heatlas.pipeline.run.config.files import preset_names
+
+    return f"named settings: {', '.join(preset_names())}; for up to 500 people choose patients"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings(Command):
     """A command with an input and settings of a run."""
 
-    preset: str = option("named settings: default, patients, bohle2019, demo", "default")
+    preset: str = option(_presets_in_words, "default")
     seed: int | None = _SEED()
     config: Path | Mapping[str, Any] | None = _CONFIG()  # the library gives settings by section instead of a file
     contrast: str | None = option(
@@ -455,6 +461,27 @@ def options_of(record: type[Command]) -> list[Field[Any]]:
     """The options of a command, in the order of its help: places, those said to be first, then the others."""
     options = [one for one in fields(record) if one.metadata]
     return sorted(options, key=lambda one: (not is_place(one), not one.metadata.get("first")))
+
+
+_GROUPS = {
+    "who takes part": (
+        "contrast",
+        "target",
+        "include",
+        "participant_label",
+        "bids_filter_file",
+        "manifest",
+        "new_people",
+    ),
+    "images": ("table", "follow_links", "start_at", "resolution"),
+    "privacy": ("anonymise", "pseudonymise"),
+    "computing": ("seed", "n_procs", "executor", "stop_after"),
+}
+
+
+def group_of(one: Field[Any]) -> str:
+    """The heading under which the help of a command lists an option; empty for its own ones."""
+    return "" if is_place(one) else next((title for title, names in _GROUPS.items() if one.name in names), "")
 
 
 def is_place(one: Field[Any]) -> bool:

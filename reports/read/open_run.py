@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,7 @@ from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import similar
 from heatlas.pipeline.run.tables import REMEDY
 from heatlas.reports.read.run_files import DECLARED, PREDICTIONS_OF, not_as_written, read_sound
 from heatlas.reports.read.run_record import RunRecord, read_run
@@ -255,5 +255,5 @@ def _shown(value: Any) -> str:
 
 
 def _similar(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, [str(one) for one in known], n=4, cutoff=0.4)
+    near = similar(name, known)
     return f" Similar: {', '.join(near)}." if near else f" Known: {', '.join(sorted(map(str, known))[:20])}."
