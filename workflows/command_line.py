@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import Field
 from typing import Any, TextIO, cast
 
 import heatlas
@@ -26,7 +28,7 @@ from heatlas.pipeline.run.errors import (
 from heatlas.pipeline.run.plain_text import PlainStream, plain, unknown
 from heatlas.pipeline.run.work.executors import import_ahead
 from heatlas.pipeline.run.work.host import FULL_BYTES, size_limit, too_large, why_unwritten
-from heatlas.workflows.commands import SEVERAL, Command, all_commands, group_of, help_of, is_place, options_of
+from heatlas.workflows.commands import SEVERAL, Command, all_commands, is_place, options_of
 
 WORKER_MODULES = (
     "heatlas.pipeline.cohort.demo.cohort",
@@ -114,15 +116,38 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_options(parser: _Parser, record: type[Command]) -> None:
     """Add the options of a command; those that are not given are left to the defaults of its record."""
     parser.late_help = {}
-    groups = {
-        name: parser.add_argument_group(name) for name in dict.fromkeys(map(group_of, options_of(record))) if name
-    }
+    there = {_group_of(option) for option in options_of(record)}
+    groups = {name: parser.add_argument_group(name) for name in GROUPS if name in there}
     for option in options_of(record):
         how = {name: value for name, value in option.metadata.items() if name != "first"}
         if callable(how["help"]):
             parser.late_help[option.name] = how.pop("help")
         name = option.name if is_place(option) else f"--{option.name.replace('_', '-')}"
-        groups.get(group_of(option), parser).add_argument(name, default=argparse.SUPPRESS, **how)
+        groups.get(_group_of(option), parser).add_argument(name, default=argparse.SUPPRESS, **how)
+
+
+GROUPS = {
+    "who takes part": ("contrast", "target", "include", "participant_label", "manifest", "new_people", "scan"),
+    "images": ("table", "follow_links", "start_at", "bids_filter_file", "resolution"),
+    "privacy": ("anonymise", "pseudonymise"),
+    "computing": ("seed", "n_procs", "executor", "stop_after"),
+}
+"""Headings of the help, and the options below each; the others are a command's own."""
+
+
+def _group_of(option: Field[Any]) -> str:
+    return "" if is_place(option) else next((title for title, names in GROUPS.items() if option.name in names), "")
+
+
+def help_of(record: type[Command]) -> tuple[str, str | None]:
+    """The line for the list of commands, and what ``heatlas COMMAND --help`` says above the options.
+
+    >>> from heatlas.workflows.commands import ManifestExport
+    >>> help_of(ManifestExport)
+    ('write image ids and digests of the scans that a run would use, and nothing else about them', None)
+    """
+    first, _, rest = inspect.cleandoc(record.__doc__ or "").partition("\n\n")
+    return first[:1].lower() + first[1:].removesuffix("."), " ".join(rest.split()) or None
 
 
 def read_command(words: Sequence[str] | None = None) -> Command:

@@ -8,7 +8,6 @@ heavy is imported here, so that ``--help`` is fast.
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -122,7 +121,7 @@ class Command:
 def _presets_in_words() -> str:
     from heatlas.pipeline.run.config.files import preset_names
 
-    return f"named settings: {', '.join(preset_names())}; for up to 500 people choose patients"
+    return f"named settings: {', '.join(preset_names())}; below 500 people, patients"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,41 +446,10 @@ def all_commands() -> tuple[type[Command], ...]:
     return tuple(records)
 
 
-def help_of(record: type[Command]) -> tuple[str, str | None]:
-    """The line for the list of commands, and what ``heatlas COMMAND --help`` says above the options.
-
-    >>> help_of(ManifestExport)
-    ('write image ids and digests of the scans that a run would use, and nothing else about them', None)
-    """
-    first, _, rest = inspect.cleandoc(record.__doc__ or "").partition("\n\n")
-    return first[:1].lower() + first[1:].removesuffix("."), " ".join(rest.split()) or None
-
-
 def options_of(record: type[Command]) -> list[Field[Any]]:
     """The options of a command, in the order of its help: places, those said to be first, then the others."""
     options = [one for one in fields(record) if one.metadata]
     return sorted(options, key=lambda one: (not is_place(one), not one.metadata.get("first")))
-
-
-_GROUPS = {
-    "who takes part": (
-        "contrast",
-        "target",
-        "include",
-        "participant_label",
-        "bids_filter_file",
-        "manifest",
-        "new_people",
-    ),
-    "images": ("table", "follow_links", "start_at", "resolution"),
-    "privacy": ("anonymise", "pseudonymise"),
-    "computing": ("seed", "n_procs", "executor", "stop_after"),
-}
-
-
-def group_of(one: Field[Any]) -> str:
-    """The heading under which the help of a command lists an option; empty for its own ones."""
-    return "" if is_place(one) else next((title for title, names in _GROUPS.items() if one.name in names), "")
 
 
 def is_place(one: Field[Any]) -> bool:

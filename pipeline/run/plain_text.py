@@ -129,6 +129,7 @@ ALIKE = (
     {"architecture", "network", "model_name"},
     {"ensemble", "n_networks", "n_models"},
     {"resolution_mm", "resolution", "voxel_size", "spacing"},
+    {"contrast_column", "contrast"},
     {"covariates", "confounds", "confounders", "nuisance"},
     {"expected-gradients", "eg", "gradient-shap"},
     {"integrated-gradients", "ig"},
@@ -185,9 +186,11 @@ def nearest_setting(name: str, names: Sequence[str]) -> str | None:
     >>> nearest_setting("lr", ["seed", "training.learning_rate"])
     'training.learning_rate'
     """
-    last = nearest(name.rpartition(".")[2], [setting.rpartition(".")[2] for setting in names])
+    section, _, own = name.rpartition(".")
+    last = nearest(own, [setting.rpartition(".")[2] for setting in names])
     alike = [setting for setting in names if setting.rpartition(".")[2] == last]
-    return max(alike, key=lambda setting: difflib.SequenceMatcher(None, name, setting).ratio(), default=None)
+    there = [setting for setting in alike if setting.rpartition(".")[0] == section]
+    return max(there or alike, key=lambda one: difflib.SequenceMatcher(None, name, one).ratio(), default=None)
 
 
 def similar(name: str, names: Iterable[object], limit: int = 4) -> list[str]:

@@ -229,7 +229,7 @@ def _k_folds(
         remedy = (
             f"Set cohort.folds = {fitting}"
             if fitting
-            else f"Add participants, at least {few}: the fewest are 3 of each class with cohort.folds = 3, and 5 as usual"
+            else f"Add participants, at least {few}: the fewest are 3 of each class, with cohort.folds = 3"
         )
         raise BadInputError(
             f"cohort.folds = {k}: each fold must test, validate and train on at least one participant of each class, "

@@ -226,7 +226,8 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
         candidates_of_task = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
         filled = {name for name in candidates_of_task if any(contrast_values(candidate, name) for candidate in matched)}
         there = sorted(filled.union(*(candidate.columns for candidate in matched)))
-        meant = nearest(column, there)
+        meant = "" if task.is_number else _contrast_meant(matched, config.labels, column)
+        meant = meant or nearest(column, there) or ""
         shown = listed(there, 8 if meant else 40)
         raise BadInputError(
             f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "
