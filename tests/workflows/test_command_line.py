@@ -134,16 +134,16 @@ MISTAKES = {
     ),
     "case of a class": (["check", "IN", "--contrast", "group=hc,ad"], 65, ["Did you mean --contrast group=HC,AD?"]),
     "class": (["check", "IN", "--contrast", "group=CN,ADD"], 65, ["Did you mean --contrast group=HC,AD?"]),
-    "column": (["check", "IN", "--contrast", "gruop=HC,AD"], 65, ["column. Did you mean group? With values: "]),
+    "column": (["check", "IN", "--contrast", "gruop=HC,AD"], 65, ["column. Did you mean --contrast group=HC,AD? With values: "]),
     "column by meaning": (["check", "IN", "--target", "gender"], 65, ["Did you mean sex?"]),
     "no contrast": (["check", "IN"], 65, ["Did you mean --contrast group=HC,AD?"]),
-    "one image": (["check", "IMAGE"], 65, ["is one image. The networks of a finished run explain it: heatlas apply RUN "]),
+    "one image": (["check", "IMAGE"], 65, ["is one image. The networks of a finished run explain it: heatlas apply "]),
     "one image to run": (["run", "IMAGE", "OUT"], 65, ["heatlas apply RUN sub-00_T1w.nii.gz OUT"]),
     "a run": (["check", "RUN"], 65, ["is the folder of a run, not of scans.", "heatlas report ", "heatlas apply "]),
     "a run to run": (["run", "RUN", "OUT"], 65, ["is the folder of a run, not of scans."]),
     "two people": (
         ["check", "IN", "--contrast", "group=HC,AD", "--participant-label", "00", "01"], 65,
-        ["cohort.folds = 5: each fold", "at least 2 of HC, 2 of AD: the fewest are 3 of each class, with cohort.folds = 3"],
+        ["cohort.folds = 5: each ", "at least 2 of HC, 2 of AD: the fewest are 3 of each class, with cohort.folds = 3"],
     ),
 }  # fmt: skip
 """What beginners typed, the exit code, and what the message must say (../shared/audits/ux.md, section 2)."""
@@ -156,11 +156,9 @@ def test_a_mistake_is_answered_by_what_was_meant(tmp_path, people, capsys, monke
     table = tmp_path / "in" / "participants.tsv"
     table.write_text(table.read_text().replace("diagnosis", "group").replace("CN", "HC"))
     prepare_run_folder(tmp_path / "begun", RunInput(tmp_path / "in", "default"), Config())
-    (tmp_path / "mine.toml").write_text(words[-1])
-    places = {
-        "IN": tmp_path / "in", "RUN": tmp_path / "begun", "OUT": tmp_path / "out",
-        "IMAGE": tmp_path / "in" / "sub-00" / "anat" / "sub-00_T1w.nii.gz",
-    } if words else {}  # fmt: skip
+    (tmp_path / "mine.toml").write_text(words[-1] if words else "")
+    image = tmp_path / "in" / "sub-00" / "anat" / "sub-00_T1w.nii.gz"
+    places = {"IN": tmp_path / "in", "RUN": tmp_path / "begun", "OUT": tmp_path / "out", "IMAGE": image}
     given = [str(places.get(word, word)) for word in words]
     if "--config" in words:
         given[-1] = str(tmp_path / "mine.toml")
