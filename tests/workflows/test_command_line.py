@@ -134,7 +134,7 @@ MISTAKES = {
     ),
     "case of a class": (["check", "IN", "--contrast", "group=hc,ad"], 65, ["Did you mean --contrast group=HC,AD?"]),
     "class": (["check", "IN", "--contrast", "group=CN,ADD"], 65, ["Did you mean --contrast group=HC,AD?"]),
-    "column": (["check", "IN", "--contrast", "gruop=HC,AD"], 65, ["column. Did you mean --contrast group=HC,AD? With values: "]),
+    "column": (["check", "IN", "--contrast", "gruop=HC,AD"], 65, ["Did you mean --contrast group=HC,AD?"]),
     "column by meaning": (["check", "IN", "--target", "gender"], 65, ["Did you mean sex?"]),
     "no contrast": (["check", "IN"], 65, ["Did you mean --contrast group=HC,AD?"]),
     "one image": (["check", "IMAGE"], 65, ["is one image. The networks of a finished run explain it: heatlas apply "]),
