@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from tqdm import tqdm
 
 from heatlas.atlases.labels import load_atlas
@@ -205,15 +206,15 @@ def _passes_counted(network: nn.Module, method: str) -> Iterator[None]:
     layers = [layer for layer in network.modules() if next(layer.parameters(recurse=False), None) is not None]
     with tqdm(desc=method, unit=" passes of the network", delay=_SECONDS_UNTIL_COUNTED) as bar:
 
-        def count(*_: object) -> None:
-            bar.update()
+        def count(layer: nn.Module, *_: object) -> None:
+            if layer in layers[-1:]:
+                bar.update()
 
-        hooks = [layer.register_forward_hook(count) for layer in layers[-1:]]
+        hook = register_module_forward_hook(count)  # not one of the layer itself, which methods refuse
         try:
             yield
         finally:
-            for hook in hooks:
-                hook.remove()
+            hook.remove()
 
 
 def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tensor) -> None:
