@@ -204,7 +204,8 @@ def _undisturbed() -> Iterator[None]:
 def _passes_counted(network: nn.Module, method: str) -> Iterator[None]:
     """Count the passes of a network on standard error, where a method takes longer than a few seconds."""
     layers = [layer for layer in network.modules() if next(layer.parameters(recurse=False), None) is not None]
-    with tqdm(desc=method, unit=" passes of the network", delay=_SECONDS_UNTIL_COUNTED) as bar:
+    shown = "{desc}: {n_fmt} passes of the network in {elapsed}"
+    with tqdm(desc=method, bar_format=shown, delay=_SECONDS_UNTIL_COUNTED, mininterval=1) as bar:
 
         def count(layer: nn.Module, *_: object) -> None:
             if layer in layers[-1:]:

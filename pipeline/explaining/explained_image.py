@@ -67,7 +67,11 @@ def draw_map(image: Nifti1Image, title: str, brain: Nifti1Image, smooth: float =
     title = options.pop("title", title + f", smoothed {smooth:g} mm" * bool(smooth))
     file = options.pop("output_file", None)
     usual = {"bg_img": brain, "cmap": "RdBu_r", "draw_cross": False, **limits}
-    display = plot_stat_map(shown, **{**usual, **options})
+    return _titled(plot_stat_map(shown, **{**usual, **options}), title, file)
+
+
+def _titled(display: Any, title: str | None, file: Any) -> Any:
+    """A display with a title in small letters, which is not cut; nothing if it goes into a file."""
     if title:
         display.title(title, size=_TITLE_POINTS)
     if file is None:
@@ -145,9 +149,7 @@ class Explained:
         where = "template space" if self._in_template else "no space" if self.nowhere else "space of the scanner"
         compared = "" if self.reference_value is None else f", of the controls {self.reference_value:.3g}"
         whole = "it" if self.reference_value is None else "their difference"
-        adds = (
-            "need not add up to it" if self.missing is None else f"adds up to {whole} but for {abs(self.missing):.1g}"
-        )
+        adds = "need not add up" if self.missing is None else f"adds up to {whole} but for {abs(self.missing):.1g}"
         steps = ".map, " + ".regions(), " * (not self.nowhere) + '.plot(), .save("FOLDER")'
         return [
             f"{METHODS[self.method].title} map of output {self.target}: {size} voxels in {where}",
