@@ -97,11 +97,13 @@ def test_a_picture_shows_the_map_on_the_template(run, tmp_path) -> None:
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(
             "heatlas.reports.read.open_run.draw_map",
-            lambda shown, title, brain, smooth, **options: asked.update(title=title, smooth=smooth, brain=brain.shape),
+            lambda shown, title, brain, smooth, **options: asked.update(
+                title=title, smooth=smooth, brain=brain.affine[0, 0]
+            ),
         )
         run.plot(group="CN")
     title = "Expected gradients, mean of CN: evidence (logits) per voxel"
-    assert asked == {"title": title, "smooth": 8.0, "brain": (197, 233, 189)}
+    assert asked == {"title": title, "smooth": 8.0, "brain": 1.0}
 
 
 def test_a_run_counts_its_people_as_the_report_does(run) -> None:
