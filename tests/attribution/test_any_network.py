@@ -138,7 +138,7 @@ def test_a_picture_shows_the_strongest_tenth_of_the_smoothed_map_on_the_template
     from matplotlib.text import Text
     from nilearn.image import smooth_img
 
-    found = heatlas.explain(Residual(), image(1), "input-x-gradient", output_item="probabilities")
+    found = heatlas.explain(Residual(), image(1), "input-x-gradient", target=0, output_item="probabilities")
     smooth = np.abs(smooth_img(found.map, 8.0).get_fdata()[np.asarray(found.map.dataobj) != 0])
     asked = {}
     with pytest.MonkeyPatch.context() as changed:
