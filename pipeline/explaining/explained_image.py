@@ -49,7 +49,9 @@ _LEADING = 10
 """Regions that a notebook shows."""
 
 
-def draw_map(image: Nifti1Image, title: str, brain: Nifti1Image, smooth: float = SMOOTHED_MM, **options: Any) -> Any:
+def draw_map(
+    image: Nifti1Image, brain: Nifti1Image, usual_title: str, smooth: float = SMOOTHED_MM, **options: Any
+) -> Any:
     """The strongest tenth of a map over a brain, by `nilearn.plotting.plot_stat_map`, whose display comes back.
 
     `smooth`: full width at half maximum in mm; 0 for none. `options`: of `plot_stat_map`, over those that are set here.
@@ -64,7 +66,7 @@ def draw_map(image: Nifti1Image, title: str, brain: Nifti1Image, smooth: float =
     strength = np.abs(np.asarray(shown.dataobj, dtype=np.float64)[inside])
     low, high = np.percentile(strength, SHOWN_PERCENTILES).tolist() if strength.size else (0.0, 0.0)
     limits = {"threshold": low if low < high else high / 2, "vmax": high} if high > 0 else {}
-    title = options.pop("title", title + f", smoothed {smooth:g} mm" * bool(smooth))
+    title = options.pop("title", usual_title + f", smoothed {smooth:g} mm" * bool(smooth))
     file = options.pop("output_file", None)
     usual = {"bg_img": brain, "cmap": "RdBu_r", "draw_cross": False, **limits}
     return _titled(plot_stat_map(shown, **{**usual, **options}), title, file)
@@ -183,7 +185,7 @@ class Explained:
         """
         unit = "relative strength" if self.missing is None else f"{self._start} per voxel"
         title = f"{METHODS[self.method].title}, output {self.target}: {unit}"
-        return draw_map(self.map, title, template_brain() if self._in_template else self.image, smooth, **options)
+        return draw_map(self.map, template_brain() if self._in_template else self.image, title, smooth, **options)
 
     def regions(self, atlas: str = ATLAS) -> pd.DataFrame:
         """The map summed over the regions of an atlas; the image must be in MNI152NLin2009cAsym.

@@ -247,7 +247,7 @@ class OpenRun:
         image, name = self.map(map_name, group, participant), map_name or self.maps[0]
         whose = participant or f"mean of {group or self.record.map_groups[0]}"
         title = f"{map_title(name)}, {whose}: {self.record.map_unit(name)} per voxel"
-        return draw_map(image, title, template_brain(self.record.config.registration.template), smooth, **options)
+        return draw_map(image, template_brain(self.record.config.registration.template), title, smooth, **options)
 
 
 def _require_text(what: str, value: Any, optional: bool = False) -> None:

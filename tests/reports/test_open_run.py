@@ -97,7 +97,7 @@ def test_a_picture_shows_the_map_on_the_template(run, tmp_path) -> None:
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(
             "heatlas.reports.read.open_run.draw_map",
-            lambda _, title, brain, smooth: asked.update(title=title, smooth=smooth, brain=brain.affine[0, 0]),
+            lambda _, brain, title, smooth: asked.update(title=title, smooth=smooth, brain=brain.affine[0, 0]),
         )
         run.plot(group="CN")
     title = "Expected gradients, mean of CN: evidence (logits) per voxel"
