@@ -44,6 +44,7 @@ SMOOTHED_MM = 8.0
 """Full width at half maximum of a picture: voxels of a gradient differ from one to the next, what regions share not."""
 SHOWN_PERCENTILES = (90.0, 99.5)
 """Of the absolute values of a map: from where a picture shows it, and where its colours end."""
+_UNITS = {"evidence": "evidence (logits)", "logit": "logits"}
 _TITLE_POINTS = 9
 _LEADING = 10
 """Regions that a notebook shows."""
@@ -183,7 +184,7 @@ class Explained:
         -------
         nilearn display
         """
-        unit = "relative strength" if self.missing is None else f"{self._start} per voxel"
+        unit = "relative strength" if self.missing is None else f"{_UNITS.get(self._start, self._start)} per voxel"
         title = f"{METHODS[self.method].title}, output {self.target}: {unit}"
         return draw_map(self.map, template_brain() if self._in_template else self.image, title, smooth, **options)
 
