@@ -25,7 +25,7 @@ from heatlas.pipeline.run.errors import (
     HeatlasError,
     UsageError,
 )
-from heatlas.pipeline.run.plain_text import PlainStream, plain, unknown
+from heatlas.pipeline.run.plain_text import PlainStream, did_you_mean, nearest, plain, unknown
 from heatlas.pipeline.run.work.executors import import_ahead
 from heatlas.pipeline.run.work.host import FULL_BYTES, size_limit, too_large, why_unwritten
 from heatlas.workflows.commands import SEVERAL, Command, all_commands, is_place, options_of
@@ -159,8 +159,12 @@ def read_command(words: Sequence[str] | None = None) -> Command:
     if not (sys.argv[1:] if words is None else words):
         parser.print_help(sys.stderr)
         parser.exit(EXIT_USAGE)
-    given = vars(parser.parse_args(words))
-    record: type[Command] = given["record"]
+    arguments, further = parser.parse_known_args(words)
+    given, record = vars(arguments), arguments.record
+    if further:
+        options = [f"--{one.name.replace('_', '-')}" for one in options_of(record) if not is_place(one)]
+        meant = did_you_mean(nearest(further[0].partition("=")[0], options))
+        parser.error(f"unrecognized arguments: {' '.join(further)}.{meant}")
     values = {option.name: given[option.name] for option in options_of(record) if option.name in given}
     return record(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 

@@ -155,7 +155,7 @@ def _letters(name: str) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The known name that a mistaken one may mean: by its letters, by its meaning (`ALIKE`), or by similarity.
+    """The known name that a mistaken one may mean: by its letters, meaning (`ALIKE`), beginning, or similarity.
 
     Of two limits only the upper one is suggested for a bare name, since that is the one which ends the work.
 
@@ -165,13 +165,17 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     ('sex', 'age', None)
     >>> nearest("epochs", ["min_epochs", "max_epochs"]), nearest("gradcam", ["cam", "grad-cam++", "grad-cam"])
     ('max_epochs', 'grad-cam')
+    >>> nearest("expected", ["gradient", "expected-gradients"])
+    'expected-gradients'
     >>> nearest("Control", ["MCI", "HC"]), nearest("min_epoch", ["min_epochs", "max_epochs"])
     ('HC', 'min_epochs')
     """
     asked = _letters(name)
     known = {_letters(one): one for one in reversed(list(names))}
     same = next((group for group in ({_letters(one) for one in alike} for alike in ALIKE) if asked in group), set())
-    if found := [one for one in known if one == asked] or [one for one in known if one in same]:
+    found = [one for one in known if one == asked] or [one for one in known if one in same]
+    found = found or [one for one in known if len(asked) > 3 and one.startswith(asked)]
+    if found:
         return known[found[-1]]
     offered = {one.lower(): one for one in known.values() if "min" in asked or not one.startswith("min_")}
     closest = difflib.get_close_matches(name.lower(), offered, 1, CUTOFF if len(name) > 4 else 0.5)

@@ -120,6 +120,14 @@ def test_usage_errors(tmp_path, people, capsys):
 MISTAKES = {
     "no command": ([], 2, ["usage: heatlas [-h]", "    check     say what", "Exit codes: 0 done"]),
     "command": (["chek", "IN"], 2, ["chek: unknown. Did you mean check? Known are demo, check"]),
+    "option": (["check", "IN", "--nprocs", "2"], 2, ["unrecognized arguments: --nprocs 2.\n"]),
+    "option of a run": (["run", "IN", "OUT", "--nprocs", "2"], 2, ["--nprocs 2. Did you mean --n-procs?"]),
+    "executor": (["check", "IN", "--executor", "slrum"], 2, ["Did you mean slurm? Give a Python file, or one of "]),
+    "rule": (["check", "IN", "--include", "agee >= 60"], 65, ["agee. Did you mean age? Columns with values: "]),
+    "name of an atlas": (
+        ["check", "IN", "--config", "[regions]\natlas = 'neuromorphometrics'"], 2,
+        ["Did you mean neuromorphometrics-cat12?"],
+    ),
     "stage": (["check", "IN", "--stop-after", "train"], 2, ["Did you mean training?"]),
     "preset": (["check", "IN", "--preset", "dmo"], 2, ["--preset dmo: unknown. Did you mean demo? Known are default,"]),
     "epoch": (["check", "IN", "--config", "[training]\nepoch = 5"], 2, ["Did you mean training.max_epochs?"]),
