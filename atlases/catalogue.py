@@ -14,6 +14,7 @@ from pathlib import Path
 from heatlas.atlases.regions import RegionTable, neuromorphometrics, read_cat12_table, read_dseg_table
 from heatlas.atlases.templates import locate
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.plain_text import did_you_mean, nearest
 from heatlas.pipeline.run.plugins import plugged_in
 from heatlas.pipeline.run.tables import MISSING, read_table
 from heatlas.pipeline.run.work.digests import file_digest, text_digest
@@ -74,7 +75,8 @@ def find_atlas(name: str) -> AtlasSource:
     if name.endswith((".nii", ".nii.gz")):
         return _atlas_at(Path(name))
     raise UsageError(
-        f"atlas {name!r}: unknown. Known are {', '.join(atlas_names())}; or give the path of a label image "
+        f"atlas {name!r}: unknown.{did_you_mean(nearest(str(name), atlas_names()))} Known are "
+        f"{', '.join(atlas_names())}; or give the path of a label image "
         "(.nii.gz) with a table (.tsv, columns index and name) beside it."
     )
 

@@ -101,8 +101,7 @@ def run_pipeline(
             cohort = read_cohort(source.input, config.cohort, config.seed, selection)
         if config.training.networks_of:
             cohort, config = to_apply(cohort, config)
-        description = describe_cohort(cohort, config.cohort)
-        ready = _made_ready(config, cohort, stages, last, description)
+        ready, description = _made_ready(config, cohort, stages, last), describe_cohort(cohort, config.cohort)
         if options.side_by_side:
             people = {scan.participant_id for scan in cohort.table.kept}  # else each of many jobs would list all scans
             scans = tuple(scan for scan in cohort.table if scan.participant_id in people)
@@ -138,16 +137,14 @@ def run_pipeline(
     return EXIT_SOME_FAILED if failed else EXIT_OK
 
 
-def _made_ready(
-    config: Config, cohort: InputCohort, stages: Sequence[str], last: Stage | None, description: str
-) -> Ready:
+def _made_ready(config: Config, cohort: InputCohort, stages: Sequence[str], last: Stage | None) -> Ready:
     """Refuse what cannot work before anything is written: a refused setting must not become that of a finished run."""
     try:
         ready = preflight(config, cohort, stages)
         if last is not None:
             last.require_scans(config, cohort.table.kept)
-    except HeatlasError:
-        print(description)
+    except HeatlasError as error:
+        print(describe_cohort(cohort, config.cohort, str(error)))
         raise
     return ready
 

@@ -68,7 +68,7 @@ def check_command(options: Check | ManifestImport) -> int:
             expected = expectations(config, cohort, ready.split, stages, os.cpu_count() or 1)
     except BadInputError as error:
         problem = str(error)
-    text = "\n".join([describe_cohort(cohort, config.cohort), *expected])
+    text = "\n".join([describe_cohort(cohort, config.cohort, problem), *expected])
     if options.executor in PROVIDERS:
         text += f"\n{options.executor}: {config.cluster.in_words()} (not tried)"
     print(text)
@@ -98,13 +98,16 @@ def require_check_folder(out: Path | None, root: Path, places: Mapping[Path, str
         require_unread(out / name, places)
 
 
-def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
-    """Describe in words what a run would use, drop and miss."""
+def describe_cohort(cohort: InputCohort, config: CohortConfig, problem: str = "") -> str:
+    """Describe in words what a run would use, drop and miss.
+
+    `problem`: why there can be no run, which is said elsewhere.
+    """
     table = cohort.table
     kept, labelled = table.kept, table.labelled
     lines = [
         f"{without_home(cohort.root)}: {_KINDS[cohort.layout]}" + (", SYNTHETIC people" if cohort.synthetic else ""),
-        f"{len(table)} scans found of {_people(table.scans)}; {len(kept)} kept of {_people(kept)}",
+        f"{counted(len(table), 'scan')} found of {_people(table.scans)}; {len(kept)} kept of {_people(kept)}",
     ]
     lines += _inclusion_lines(cohort, config)
     dropped = _grouped((_kind_of(scan), scan.scan_id) for scan in table if not scan.kept)
@@ -112,14 +115,14 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig) -> str:
         lines.append(f"  dropped {len(names)}: {kind} ({_shown(names)})")
     matched = _grouped((match.status, match.scan_id) for match in cohort.matches)
     lines += [f"  manifest: {len(names)} {status} ({_shown(names)})" for status, names in matched.items()]
-    lines += _task_lines(cohort, config)
+    lines += _task_lines(cohort, config, "" if cohort.problem == problem else cohort.problem)
     outside = [scan for scan in kept if scan.label is None]
     if outside:
-        lines.append(f"  outside the contrast: {len(outside)} scans of {_people(outside)} (registered, not trained on)")
+        lines.append(f"  outside the contrast: {_scans(outside)} (registered, not trained on)")
     for name, text in _WANTED.items():
         missing = sum(getattr(scan, name) is None for scan in labelled)
         if missing:
-            lines.append(f"  missing {text}: {missing} of {len(labelled)} scans")
+            lines.append(f"  missing {text}: {missing} of {counted(len(labelled), 'scan')}")
     lines += [f"note: {note}" for note in cohort.notes]
     return "\n".join(lines)
 
@@ -128,24 +131,24 @@ def _inclusion_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
     """What each part of the rule of inclusion leaves."""
     parts = steps(cohort.table.frame(), read_rule(config.include)) if config.include else []
     return [
-        f"  included by {step.part}: {len(step.left)} scans of "
+        f"  included by {step.part}: {counted(len(step.left), 'scan')} of "
         f"{counted(step.left['participant_id'].nunique(), 'participant')} ({step.not_met} not met, {step.unknown} "
         "unknown)"
         for step in parts
     ]
 
 
-def _task_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
-    problem = [f"  no labels: {cohort.problem}"] if cohort.problem else []
+def _task_lines(cohort: InputCohort, config: CohortConfig, why_none: str) -> list[str]:
+    problem = [f"  no labels: {why_none}"] if why_none else []
     labelled = cohort.table.labelled
     if config.target:
         values = sorted(float(scan.label or "nan") for scan in labelled)
         span = f", from {values[0]:g} to {values[-1]:g}" if values else ""
-        return [f"predicts {config.target}: {len(labelled)} scans of {_people(labelled)}{span}", *problem]
+        return [f"predicts {config.target}: {_scans(labelled)}{span}", *problem]
     lines = [f"contrast {config.contrast_column}: {' against '.join(config.labels)}", *problem]
     for label in config.labels:
         scans = [scan for scan in labelled if scan.label == label]
-        lines.append(f"  {label}: {len(scans)} scans of {_people(scans)}")
+        lines.append(f"  {label}: {_scans(scans)}")
     return lines
 
 
@@ -208,6 +211,10 @@ def _kind_of(scan: Scan) -> str:
     return (scan.reason or "").partition(":")[0]
 
 
+def _scans(scans: Sequence[Scan]) -> str:
+    return f"{counted(len(scans), 'scan')} of {_people(scans)}"
+
+
 def _people(scans: Iterable[Scan]) -> str:
     return counted(len({scan.participant_id for scan in scans}), "participant")
 
@@ -228,7 +235,7 @@ def manifest_command(options: ManifestExport) -> int:
         manifest.write(options.file)
     except OSError as error:
         raise UsageError(f"{options.file}: cannot write there ({error.strerror}).") from error
-    print(f"{len(kept)} scans of {len({scan.participant_id for scan in kept})} participants: {options.file}")
+    print(f"{_scans(kept)}: {options.file}")
     print(f"digest of the cohort: {manifest.digest}")
     return EXIT_OK
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import Field
 from typing import Any, TextIO, cast
 
 import heatlas
@@ -23,10 +25,10 @@ from heatlas.pipeline.run.errors import (
     HeatlasError,
     UsageError,
 )
-from heatlas.pipeline.run.plain_text import PlainStream, plain
+from heatlas.pipeline.run.plain_text import PlainStream, did_you_mean, nearest, plain, unknown
 from heatlas.pipeline.run.work.executors import import_ahead
 from heatlas.pipeline.run.work.host import FULL_BYTES, size_limit, too_large, why_unwritten
-from heatlas.workflows.commands import SEVERAL, Command, all_commands, help_of, is_place, options_of
+from heatlas.workflows.commands import SEVERAL, Command, all_commands, is_place, options_of
 
 WORKER_MODULES = (
     "heatlas.pipeline.cohort.demo.cohort",
@@ -40,7 +42,8 @@ WORKER_MODULES = (
 class _Parser(argparse.ArgumentParser):
     """A parser that shows arguments in messages as plain text, and positional arguments first in usage lines.
 
-    An option that takes several values would take INPUT and OUT too if they came after it.
+    It suggests the command or choice that a mistaken one may mean. An option that takes several values would take INPUT
+    and OUT too if they came after it.
     """
 
     late_help: Mapping[str, Callable[[], str]] = {}
@@ -67,6 +70,10 @@ class _Parser(argparse.ArgumentParser):
                 name = f"{action.metavar} [{action.metavar} ...]" if several else str(action.metavar)
                 words.append(" ".join([*action.option_strings[:1], name]))
         return " ".join([*words, "[options]"]).replace("%", "%%")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, unknown("", str(value), map(str, action.choices)).lstrip())
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(plain(message), file)
@@ -109,18 +116,55 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_options(parser: _Parser, record: type[Command]) -> None:
     """Add the options of a command; those that are not given are left to the defaults of its record."""
     parser.late_help = {}
+    there = {_group_of(option) for option in options_of(record)}
+    groups = {name: parser.add_argument_group(name) for name in GROUPS if name in there}
     for option in options_of(record):
         how = {name: value for name, value in option.metadata.items() if name != "first"}
         if callable(how["help"]):
             parser.late_help[option.name] = how.pop("help")
         name = option.name if is_place(option) else f"--{option.name.replace('_', '-')}"
-        parser.add_argument(name, default=argparse.SUPPRESS, **how)
+        groups.get(_group_of(option), parser).add_argument(name, default=argparse.SUPPRESS, **how)
+
+
+GROUPS = {
+    "who takes part": ("contrast", "target", "include", "participant_label", "manifest", "new_people", "scan"),
+    "images": ("table", "follow_links", "start_at", "bids_filter_file", "resolution"),
+    "privacy": ("anonymise", "pseudonymise"),
+    "computing": ("seed", "n_procs", "executor", "stop_after"),
+}
+"""Headings of the help, and the options below each; the others are a command's own."""
+
+
+def _group_of(option: Field[Any]) -> str:
+    return "" if is_place(option) else next((title for title, names in GROUPS.items() if option.name in names), "")
+
+
+def help_of(record: type[Command]) -> tuple[str, str | None]:
+    """The line for the list of commands, and what ``heatlas COMMAND --help`` says above the options.
+
+    >>> from heatlas.workflows.commands import ManifestExport
+    >>> help_of(ManifestExport)
+    ('write image ids and digests of the scans that a run would use, and nothing else about them', None)
+    """
+    first, _, rest = inspect.cleandoc(record.__doc__ or "").partition("\n\n")
+    return first[:1].lower() + first[1:].removesuffix("."), " ".join(rest.split()) or None
 
 
 def read_command(words: Sequence[str] | None = None) -> Command:
-    """The record of a command line, by default that of the process; exits where argparse refuses it."""
-    given = vars(build_parser().parse_args(words))
-    record: type[Command] = given["record"]
+    """The record of a command line, by default that of the process; exits where argparse refuses it.
+
+    Without any word it shows the help, and exits as where a command is missing.
+    """
+    parser = build_parser()
+    if not (sys.argv[1:] if words is None else words):
+        parser.print_help(sys.stderr)
+        parser.exit(EXIT_USAGE)
+    arguments, further = parser.parse_known_args(words)
+    given, record = vars(arguments), arguments.record
+    if further:
+        options = [f"--{one.name.replace('_', '-')}" for one in options_of(record) if not is_place(one)]
+        meant = did_you_mean(nearest(further[0].partition("=")[0], options))
+        parser.error(f"unrecognized arguments: {' '.join(further)}.{meant}")
     values = {option.name: given[option.name] for option in options_of(record) if option.name in given}
     return record(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
 

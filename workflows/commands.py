@@ -8,7 +8,6 @@ heavy is imported here, so that ``--help`` is fast.
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -119,11 +118,17 @@ class Command:
     """Whether it writes no large file."""
 
 
+def _presets_in_words() -> str:
+    from heatlas.pipeline.run.config.files import preset_names
+
+    return f"named settings: {', '.join(preset_names())}; below 500 people, patients"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings(Command):
     """A command with an input and settings of a run."""
 
-    preset: str = option("named settings: default, patients, bohle2019, demo", "default")
+    preset: str = option(_presets_in_words, "default")
     seed: int | None = _SEED()
     config: Path | Mapping[str, Any] | None = _CONFIG()  # the library gives settings by section instead of a file
     contrast: str | None = option(
@@ -439,16 +444,6 @@ def all_commands() -> tuple[type[Command], ...]:
         names = [record.name for record in records]
         records.insert(names.index(added.after) + 1 if added.after in names else len(names), added.record)
     return tuple(records)
-
-
-def help_of(record: type[Command]) -> tuple[str, str | None]:
-    """The line for the list of commands, and what ``heatlas COMMAND --help`` says above the options.
-
-    >>> help_of(ManifestExport)
-    ('write image ids and digests of the scans that a run would use, and nothing else about them', None)
-    """
-    first, _, rest = inspect.cleandoc(record.__doc__ or "").partition("\n\n")
-    return first[:1].lower() + first[1:].removesuffix("."), " ".join(rest.split()) or None
 
 
 def options_of(record: type[Command]) -> list[Field[Any]]:

@@ -47,6 +47,8 @@ N4_SECONDS = 20.0
 LARGEST_TIMED = 500_000
 """Voxels of the volume on which a step is timed; larger grids are estimated from a smaller one."""
 SMALL_COHORT = 500
+_WORTH_PARTS = 300.0
+"""Seconds of a run from which on its stages are told apart, to the minute."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,16 @@ class ResourceEstimate:
     disk: float
 
     def in_words(self, workers: int) -> str:
-        """Say it in a line.
+        """Say it in a line; the stages only where they differ from the whole and from each other.
 
         >>> ResourceEstimate({"maps": 121.0, "training": 7300.0}, 1.2e9, 4.35e8).in_words(2)
         'about 2.1 h with 2 worker processes (maps 2 min, training 2.0 h), 1.2 GB of memory each, 0.4 GB of disk'
         """
-        parts = ", ".join(f"{stage} {_span(value)}" for stage, value in self.seconds.items())
-        total = _span(sum(self.seconds.values()))
+        spans = [f"{stage} {_span(value)}" for stage, value in self.seconds.items()]
+        seconds = sum(self.seconds.values())
+        parts = f" ({', '.join(spans)})" if len(spans) > 1 and seconds >= _WORTH_PARTS else ""
         return (
-            f"about {total} with {counted(workers, 'worker process', plural='worker processes')} ({parts}), "
+            f"about {_span(seconds)} with {counted(workers, 'worker process', plural='worker processes')}{parts}, "
             f"{self.memory / 1e9:.1f} GB of memory each, {max(self.disk / 1e9, 0.1):.1f} GB of disk"
         )
 

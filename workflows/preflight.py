@@ -40,7 +40,7 @@ from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.registration.ants_transform import require_ants
 from heatlas.pipeline.registration.images.brain_extraction import mask_path, require_synthstrip
 from heatlas.pipeline.registration.own_labels import require_own_labels
-from heatlas.pipeline.registration.settled import COARSEST_MM, not_measured
+from heatlas.pipeline.registration.settled import COARSEST_MM, NOT_MEASURED, not_measured
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, RegistrationConfig
@@ -217,7 +217,7 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
     unmeasured = not_measured(config.registration)
     if "registration" in stages and source == "jacobian" and unmeasured:
         raise UsageError(
-            f'registration.hippocampus_source = "jacobian": there would be {unmeasured}. Set "table" '
+            f'registration.hippocampus_source = "jacobian": {unmeasured.removeprefix(NOT_MEASURED)}. Set "table" '
             f'or "auto", or register with the default transform at {COARSEST_MM:g} mm or finer.'
         )
     if "registration" in stages and config.registration.brain_extraction == "synthstrip":
@@ -384,7 +384,7 @@ def _hippocampus_notes(settings: RegistrationConfig, cohort: InputCohort) -> lis
         return []
     return [
         f"{counted(len(lacking), 'scan')} of {len(scans)} will have no hippocampal volume: the input gives none, and "
-        f'registration.hippocampus_source = "{settings.hippocampus_source}" adds {unmeasured}'
+        f"{unmeasured.removeprefix(NOT_MEASURED)}"
     ]
 
 

@@ -25,6 +25,5 @@ plt.show()
 
 # %%
 # Deep structures, such as the hippocampus, are not on the surface. They are in sections:
-strongest = np.quantile(np.abs(mean.get_fdata()), [0.98, 0.999])
-run.plot(group="AD", cut_coords=(26, -16, -18), threshold=strongest[0], vmax=strongest[1])
+run.plot(group="AD", cut_coords=(26, -16, -18))
 plt.show()

@@ -37,6 +37,7 @@ from heatlas.pipeline.attribution.perturbation.random_masks import Lime, Rise
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.attribution.reference.region_swap import RegionShapley, RegionSwap
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.plain_text import unknown
 from heatlas.pipeline.run.plugins import plugged_in
 
 ENTRIES: Sequence[Entry] = (
@@ -119,5 +120,5 @@ METHODS: Mapping[str, Entry] = {**OWN, **{entry.name: entry for entry in plugged
 def find_method(name: str, where: str = "--method") -> Entry:
     """The entry of a method; `where` is the option or setting that names it, for the message."""
     if name not in METHODS:
-        raise UsageError(f"{where} {name}: unknown; known are {', '.join(sorted(METHODS))}.")
+        raise UsageError(unknown(where, name, sorted(METHODS)))
     return METHODS[name]

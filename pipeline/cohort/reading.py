@@ -35,6 +35,7 @@ from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind,
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.layout.folder import require_input
 from heatlas.pipeline.run.plain_text import counted, listed, note_on
 
 DEMO_TRUTH = "truth"
@@ -95,12 +96,7 @@ def read_cohort(
     """
     if not isinstance(selection, ScanSelection):
         selection = ScanSelection(tuple(selection))
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "no such folder"
-        raise BadInputError(
-            f"{root}: {what}. Give an ADNI or OASIS download, a BIDS or CAPS dataset, FreeSurfer subjects, or images "
-            "with --table."
-        )
+    require_input(root)
     with following_links(selection.follow_links):
         return _read(root.resolve(), config, seed, selection)
 

@@ -15,6 +15,7 @@ from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.plain_text import unknown
 from heatlas.pipeline.run.plugins import plugged_in
 
 OWN: Sequence[Part] = (
@@ -46,7 +47,7 @@ def chosen_parts(names: Sequence[str]) -> tuple[Part, ...]:
     by_name = {part.name: part for part in PARTS}
     for name in names:
         if name not in by_name:
-            raise UsageError(f"--parts {name}: unknown; known are {', '.join(by_name)}.")
+            raise UsageError(unknown("--parts", name, by_name))
     return tuple(by_name[name] for name in dict.fromkeys(names)) or tuple(part for part in PARTS if part.usual)
 
 

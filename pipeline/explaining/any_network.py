@@ -15,6 +15,8 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+from tqdm import tqdm
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import Grid
@@ -25,14 +27,12 @@ from heatlas.pipeline.attribution.network_view import StartValue, split_layers
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import METHODS, find_method
-from heatlas.pipeline.explaining.explained_image import (
-    ATLAS,
-    Explained,
+from heatlas.pipeline.explaining.explained_image import ATLAS, Explained, explained
+from heatlas.pipeline.explaining.given_image import (
     GivenImage,
     Image,
     Others,
     WithOthers,
-    explained,
     fixed_inputs,
     given_controls,
     given_image,
@@ -44,6 +44,8 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
+
+_SECONDS_UNTIL_COUNTED = 5.0
 
 
 def explain(
@@ -129,11 +131,14 @@ def explain(
         asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
         if isinstance(asked_stage, str) and reply is not None:
             _require_whole(model, given.volume, asked_stage, reply[0])
-        answer, *more = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)
+        with _passes_counted(model, method):
+            answer, *more = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)
     if more:
         raise UsageError(f"settings: {method} makes {len(more) + 1} maps with them; give one value, as beta = 0.5.")
     if not on_host(answer.values).any():
         _warn_of_nothing(answer, given, context.reference)
+    elif answer.sign is not None and float(on_host(answer.sign[0])) < 0:
+        warnings.warn(_turned(answer, asked_start), stacklevel=2)
     return explained(answer, entry.name, given, getattr(model, "others", {}))
 
 
@@ -195,6 +200,24 @@ def _undisturbed() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _passes_counted(network: nn.Module, method: str) -> Iterator[None]:
+    """Count the passes of a network on standard error, where a method takes longer than a few seconds."""
+    layers = [layer for layer in network.modules() if next(layer.parameters(recurse=False), None) is not None]
+    shown = "{desc}: {n_fmt} passes of the network in {elapsed}"
+    with tqdm(desc=method, bar_format=shown, delay=_SECONDS_UNTIL_COUNTED, mininterval=1) as bar:
+
+        def count(layer: nn.Module, *_: object) -> None:
+            if layer in layers[-1:]:
+                bar.update()
+
+        hook = register_module_forward_hook(count)  # not one of the layer itself, which methods refuse
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
 def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tensor) -> None:
     """Refuse a layer at which patches or slices stand in place of the volumes, so that its two sides are no network."""
     before, after = split_layers(model, stage)
@@ -230,6 +253,15 @@ def _warn_of_nothing(answer: Attribution, image: GivenImage, reference: Referenc
     elif "cam" in answer.method or "relu" in answer.parameters:
         why = "it shows what raises the output alone, and nothing does; input-x-gradient shows both signs"
     warnings.warn(f"{answer.method}: the map is zero everywhere; {why}.", stacklevel=3)
+
+
+def _turned(answer: Attribution, start: StartValue) -> str:
+    """That negative voxels of a map speak for the output, and what to do."""
+    return (
+        f"{answer.method}: the {start} of output {answer.target} is {float(on_host(answer.start_value[0])):.3g}, so "
+        "the map is turned: its negative voxels speak for this output. Leave target out to explain the largest "
+        'output, or compare with controls: method="expected-gradients", reference=[control].'
+    )
 
 
 def methods() -> pd.DataFrame:

@@ -1,16 +1,14 @@
-"""What users of `heatlas.explain` give, and what it answers.
+"""What `heatlas.explain` answers: the map of one image, what it adds up to, its regions, and its picture.
 
-An image, controls and further inputs become what a network takes: images become volumes with the place of their voxels,
-and a network of several inputs becomes one of its volume alone, the others being held fixed. The answer is the map of
-one image, and what it adds up to.
+The picture of a map is the same for one image and for a run (`draw_map`): smoothed, its strongest tenth, over a brain.
 """
 
 from __future__ import annotations
 
+import html
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +16,20 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import torch
-from nibabel.analyze import AnalyzeHeader
-from nibabel.arrayproxy import ArrayProxy
-from torch import Tensor, fx, nn
+from torch import Tensor
 
 from heatlas.atlases.labels import load_atlas
-from heatlas.atlases.spaces import MNI, UNREADABLE, Grid
+from heatlas.atlases.spaces import MNI, Grid
+from heatlas.atlases.templates import find_template
 from heatlas.pipeline.attribution.records import Attribution
-from heatlas.pipeline.attribution.reference.references import Reference
-from heatlas.pipeline.models.storage import is_plain_tensor
+from heatlas.pipeline.attribution.registry import METHODS
+from heatlas.pipeline.explaining.given_image import GivenImage
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.regions.region_sums import device_labels, device_region_sums
+from heatlas.pipeline.regions.region_sums import REST, device_labels, device_region_sums
 from heatlas.pipeline.regions.tables import scan_rows
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.ranges import require_arguments
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.errors import HeatlasError, UsageError
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.host import on_host
 
@@ -39,187 +37,61 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 
-Image = Any
-"""A path, an image of nibabel, or an array or tensor (D, H, W) or (C, D, H, W) that the network takes as it is."""
-Others = Sequence[Any] | Mapping[str, Any]
-"""Further inputs of a network in the order it takes them after the volume, or by name."""
-UNSTATED = 2
-_MOST_PACKED = 1032
-"""Bytes that one of gzip's can hold."""
-
-
-@dataclass(frozen=True, eq=False)
-class GivenImage:
-    """An image as the network takes it.
-
-    `volume`: (1, C, D, H, W). `affine`: from voxels to millimetres; of an array, from voxels to voxels. `nowhere`: why
-    nothing says where its voxels are; empty if the image does. `space`: NIfTI's code of the space that the millimetres
-    are of (1 of the scanner, 3 and 4 of a template); 2, of another image, where none is stated.
-    """
-
-    volume: Tensor
-    affine: np.ndarray
-    nowhere: str = ""
-    space: int = UNSTATED
-
-
-def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
-    """Read an image of finite numbers, in the precision and on the device of `like`."""
-    affine, nowhere = np.eye(4), "the image was an array, and nothing says where its voxels are. Give an image"
-    space = UNSTATED
-    if isinstance(image, str | Path):
-        name = str(image)
-        try:
-            image = nib.load(image)
-        except Exception as error:  # nibabel raises many kinds
-            raise BadInputError(f"{image}: no image that can be read ({error}).") from error
-    if hasattr(image, "dataobj"):
-        values, affine, nowhere = _stored(image, name), np.asarray(image.affine), _without_place(image.header)
-        space = next(filter(None, _codes(image.header)), UNSTATED)
-        values = values[..., 0, :] if values.ndim == 5 and values.shape[3] == 1 else values
-        values = values if values.ndim == 3 else np.moveaxis(values, -1, 0)  # channels are last in files
-    elif isinstance(image, Tensor):
-        if not is_plain_tensor(image):
-            raise BadInputError(
-                f"{name}: is a sparse, quantised, nested or meta tensor; give a plain one, as image.to_dense() or "
-                "image.dequantize()."
-            )
-        exact = image.is_floating_point() and image.dtype != torch.float64  # bfloat16 is none of numpy's
-        values = on_host(image.float() if exact else image).numpy()
-    else:
-        if np.ma.is_masked(image):
-            raise BadInputError(
-                f"{name}: {np.count_nonzero(image.mask)} of its values are masked; fill them with what the "
-                "network saw there in training, as image.filled(0)."
-            )
-        values = np.asarray(image)
-    if values.dtype.kind not in "buif":
-        raise BadInputError(f"{name}: holds {values.dtype}, no numbers.")
-    if values.ndim == 5 and len(values) == 1:
-        values = values[0]
-    values = values[None] if values.ndim == 3 else values
-    if values.ndim != 4:
-        raise BadInputError(f"{name}: has {values.ndim} axes; it must be (D, H, W) or (C, D, H, W).")
-    wide = like.dtype == torch.float64
-    largest = 2**53 if wide else 2**24
-    if values.dtype.kind in "ui" and values.size and max(int(values.max()), -int(values.min())) > largest:
-        raise BadInputError(
-            f"{name}: holds whole numbers beyond {largest:,}, which the precision of the network rounds; scale them as "
-            "in training."
-        )
-    with np.errstate(over="ignore"):  # it is infinite then
-        values = np.array(values, dtype=np.float64 if wide else np.float32)  # of this machine's byte order
-    volume = torch.from_numpy(values)
-    broken = int((~torch.isfinite(volume)).sum())
-    if broken:
-        raise BadInputError(
-            f"{name}: {broken} of its values are not finite (NaN or infinity); set them to what the network saw there "
-            "in training, as 0 in air."
-        )
-    return GivenImage(volume.to(like.device, like.dtype)[None], affine, nowhere, space)
-
-
-def _stored(image: Any, name: str) -> np.ndarray:
-    """The values of an image; BadInputError if its file is damaged, or cannot hold what its header announces."""
-    stored = image.dataobj
-    try:
-        if isinstance(stored, ArrayProxy) and (file := image.get_filename()):
-            size, needed = Path(file).stat().st_size, stored.offset + prod(stored.shape) * stored.dtype.itemsize
-            packed = Path(file).suffix.lower()
-            if needed > size * (_MOST_PACKED if packed in (".gz", ".mgz") else 1) and packed not in (".bz2", ".zst"):
-                raise EOFError(f"its header announces {needed} bytes, and the file has {size}")
-        return np.asarray(stored)
-    except UNREADABLE as error:
-        why = str(error) or type(error).__name__
-        raise BadInputError(f"{name}: damaged or cut short ({why}). Copy, download or convert it again.") from error
-
-
-def _codes(header: Any) -> list[int]:
-    """NIfTI's codes of the space of an image; none in other formats."""
-    return [int(header[key]) for key in ("sform_code", "qform_code") if key in header]
-
-
-def _without_place(header: Any) -> str:
-    codes = _codes(header)
-    if not codes and isinstance(header, AnalyzeHeader):
-        return "Analyze images do not say which side is left. Convert the image to NIfTI, in its right orientation"
-    unset = "sform_code and qform_code in the header of the image are 0, so nothing says where its voxels are. Set one"
-    return unset if codes and not any(codes) else ""
-
-
-def given_controls(reference: Sequence[Image], image: GivenImage) -> Reference | None:
-    """The reference of an image, of a sequence of images on its grid; None if it is empty."""
-    if not reference:
-        return None
-    names, volumes = [], []
-    for number, control in enumerate(reference, 1):
-        names.append(str(control) if isinstance(control, str | Path) else f"reference {number}")
-        read = given_image(control, image.volume, names[-1])
-        elsewhere = not (image.nowhere or read.nowhere) and not np.allclose(read.affine, image.affine, atol=1e-3)
-        if elsewhere or read.volume.shape != image.volume.shape:
-            raise BadInputError(
-                f"reference {number}: lies on another grid than the image (its shape is "
-                f"{tuple(read.volume.shape[1:])}), so that other voxels would be compared; resample it."
-            )
-        volumes.append(read.volume)
-    return Reference(torch.cat(volumes), tuple(names))
-
-
-@fx.wrap
-def _repeated(value: Tensor, volumes: int) -> Tensor:
-    """One row for each volume of a batch; a single operation when a network is traced."""
-    return value.expand(volumes, *value.shape[1:])
-
-
-class WithOthers(nn.Module):
-    """A network with all inputs but the volume given, by name or by place; every volume of a batch gets the same."""
-
-    def __init__(self, network: nn.Module, others: Mapping[str, Tensor], by_name: bool) -> None:
-        super().__init__()
-        self.network, self._names, self._by_name = network, tuple(others), by_name
-        for name, value in others.items():
-            self.register_buffer(f"other_{name}", value)
-
-    def forward(self, x: Tensor) -> Any:
-        each = [_repeated(getattr(self, f"other_{name}"), x.size(0)) for name in self._names]
-        return self.network(x, **dict(zip(self._names, each, strict=True))) if self._by_name else self.network(x, *each)
-
-
-def fixed_inputs(others: Others, like: Tensor) -> dict[str, Tensor]:
-    """Further inputs as tensors by name or place, those of floats in the precision and on the device of `like`.
-
-    Examples
-    --------
-    >>> fixed_inputs((71,), torch.zeros(()))
-    {'0': tensor([[71.]])}
-    """
-    if isinstance(others, str | bytes) or not isinstance(others, Mapping | Sequence):
-        raise UsageError("others: give a list of inputs, as others=[age], or inputs by name, as others={'age': age}.")
-    named = others if isinstance(others, Mapping) else {str(place): value for place, value in enumerate(others)}
-    tensors = {}
-    for name, value in named.items():
-        try:
-            tensor = torch.as_tensor(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise UsageError(f"others[{name}]: no number, array or tensor ({error}).") from error
-        if tensor.dim() == 0:
-            tensor = tensor.reshape(1, 1).to(like.dtype)
-        if len(tensor) != 1:
-            raise UsageError(
-                f"others[{name}]: has the shape {tuple(tensor.shape)}; its first axis is the batch, of one image."
-            )
-        tensors[name] = tensor.to(like.device, like.dtype if tensor.is_floating_point() else None)
-    return tensors
-
-
 ATLAS = "neuromorphometrics-cat12"
 TALAIRACH = 3
 """The first code of NIfTI that is of a template."""
+SMOOTHED_MM = 8.0
+"""Full width at half maximum of a picture: voxels of a gradient differ from one to the next, what regions share not."""
+SHOWN_PERCENTILES = (90.0, 99.5)
+"""Of the absolute values of a map: from where a picture shows it, and where its colours end."""
+_UNITS = {"evidence": "evidence (logits)", "logit": "logits"}
+_TITLE_POINTS = 9
+_LEADING = 10
+"""Regions that a notebook shows."""
+
+
+def draw_map(
+    image: Nifti1Image, brain: Nifti1Image, usual_title: str, smooth: float = SMOOTHED_MM, **options: Any
+) -> Any:
+    """The strongest tenth of a map over a brain, by `nilearn.plotting.plot_stat_map`, whose display comes back.
+
+    `smooth`: full width at half maximum in mm; 0 for none. `options`: of `plot_stat_map`, over those that are set here.
+    Into an ``output_file`` it is written and closed, as nilearn does.
+    """
+    from nilearn.image import smooth_img  # takes a second that only pictures need
+    from nilearn.plotting import plot_stat_map
+
+    require_arguments(smooth=smooth)
+    inside = np.asarray(image.dataobj) != 0
+    shown = smooth_img(image, smooth) if smooth else image
+    strength = np.abs(np.asarray(shown.dataobj, dtype=np.float64)[inside])
+    low, high = np.percentile(strength, SHOWN_PERCENTILES).tolist() if strength.size else (0.0, 0.0)
+    limits = {"threshold": low if low < high else high / 2, "vmax": high} if high > 0 else {}
+    title = options.pop("title", usual_title + f", smoothed {smooth:g} mm" * bool(smooth))
+    file = options.pop("output_file", None)
+    usual = {"bg_img": brain, "cmap": "RdBu_r", "draw_cross": False, **limits}
+    return _titled(plot_stat_map(shown, **{**usual, **options}), title, file)
+
+
+def _titled(display: Any, title: str | None, file: Any) -> Any:
+    """A display with a title in small letters, which is not cut; nothing if it goes into a file."""
+    if title:
+        display.title(title, size=_TITLE_POINTS)
+    if file is None:
+        return display
+    display.savefig(file)
+    return display.close()
+
+
+def template_brain(name: str = DEFAULT_TEMPLATE) -> Nifti1Image:
+    """A template, at its own resolution, as nilearn takes it."""
+    template = find_template(name)
+    return nib.nifti1.Nifti1Image(template.t1w, template.grid.affine)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """The map of one image.
+    """The map of one image. It prints itself in three lines, and in a notebook with its leading regions.
 
     Parameters
     ----------
@@ -246,6 +118,8 @@ class Explained:
         What the network was given besides the image, by name or place: held fixed, and the same for the reference.
     nowhere : str
         Why nothing says where the voxels are, so that there are no regions; empty if the image does.
+    image : nibabel.Nifti1Image
+        What was explained, its first channel.
     """
 
     map: Nifti1Image
@@ -259,14 +133,69 @@ class Explained:
     channels: tuple[Nifti1Image, ...]
     others: Mapping[str, Tensor]
     nowhere: str
+    image: Nifti1Image
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        shown = "<br>".join(map(html.escape, self._lines()))
+        try:
+            leading = self.regions().head(_LEADING) if self._in_template else None
+        except HeatlasError:  # as of a grid that is not that of a head
+            leading = None
+        return shown if leading is None else f"{shown}{leading.to_html(index=False, float_format='{:.3g}'.format)}"
+
+    def _lines(self) -> list[str]:
+        """What the map is, what it explains and misses, and what to do with it."""
+        size = " x ".join(map(str, self.map.shape))
+        where = "template space" if self._in_template else "no space" if self.nowhere else "space of the scanner"
+        compared = "" if self.reference_value is None else f", of the controls {self.reference_value:.3g}"
+        whole = "it" if self.reference_value is None else "their difference"
+        adds = "need not add up" if self.missing is None else f"adds up to {whole} but for {abs(self.missing):.1g}"
+        steps = ".map, " + ".regions(), " * (not self.nowhere) + '.plot(), .save("FOLDER")'
+        return [
+            f"{METHODS[self.method].title} map of output {self.target}: {size} voxels in {where}",
+            f"{self._start} {self.value:.3g}{compared}; the map {adds}",
+            f"next: {steps}",
+        ]
+
+    @property
+    def _in_template(self) -> bool:
+        return not self.nowhere and int(self.map.header["sform_code"]) >= TALAIRACH
+
+    @property
+    def _start(self) -> str:
+        return str(self.attribution.parameters.get("start", "value"))
+
+    def plot(self, smooth: float = SMOOTHED_MM, **options: Any) -> Any:
+        """Show the map by `nilearn.plotting.plot_stat_map`: smoothed, the strongest tenth of its voxels.
+
+        It lies over the template if the header of the image says that it is in template space, else over the image.
+
+        Parameters
+        ----------
+        smooth : float
+            Full width at half maximum in mm, or in voxels of an array; 0 for none.
+        **options
+            Of `plot_stat_map`: ``display_mode``, ``cut_coords``, ``threshold``, ``output_file`` and so on.
+
+        Returns
+        -------
+        nilearn display
+        """
+        unit = "relative strength" if self.missing is None else f"{_UNITS.get(self._start, self._start)} per voxel"
+        title = f"{METHODS[self.method].title}, output {self.target}: {unit}"
+        return draw_map(self.map, template_brain() if self._in_template else self.image, title, smooth, **options)
 
     def regions(self, atlas: str = ATLAS) -> pd.DataFrame:
         """The map summed over the regions of an atlas; the image must be in MNI152NLin2009cAsym.
 
         `atlas`: a name of `atlases.catalogue`, or the path of a label image in that space. Returns one row per region:
-        number, name, hemisphere, bilateral group, voxels, sum and density; the largest density first. Warns if the
-        header of the image does not say that it is in template space. Raises UsageError if nothing says where the
-        voxels of the image are.
+        name, hemisphere, bilateral group, sum, density, voxels and number. First come those that did most, by the size
+        of their density of either sign; of LRP, those that speak for the output. What has no label is the last row.
+        Warns if the header of the image does not say that it is in template space. Raises UsageError if nothing says
+        where the voxels of the image are.
         """
         require_arguments(atlas=atlas)
         if self.nowhere:
@@ -283,8 +212,16 @@ class Explained:
         labels = device_labels(packed.labels, None, values.device)
         sums = device_region_sums(values, labels)[0].numpy()
         rows = scan_rows({}, {self.method: sums}, labels, packed.regions)
-        table = rows[["region", "name", "hemisphere", "group", "n_voxels", "sum", "density"]]
-        return table.sort_values("density", ascending=False, kind="stable", ignore_index=True)
+        table = rows[["name", "hemisphere", "group", "sum", "density", "n_voxels", "region"]]
+        effect = table["density"].abs() if self._sign is None else table["density"] * self._sign
+        is_rest = table["region"] == REST
+        order = effect[~is_rest].sort_values(ascending=False, kind="stable").index
+        return table.loc[[*order, *table.index[is_rest]]].reset_index(drop=True)
+
+    @property
+    def _sign(self) -> float | None:
+        """Of relevance: -1 where negative values speak for the output."""
+        return None if self.attribution.sign is None else float(on_host(self.attribution.sign[0]))
 
     def save(self, folder: str | Path) -> None:
         """Write ``map.nii.gz``, its numbers (``explained.json``) and tables (``regions.tsv``, ``ledger.tsv``).
@@ -340,4 +277,5 @@ def explained(answer: Attribution, method: str, image: GivenImage, others: Mappi
         channels=() if answer.channels is None else tuple(map(written, answer.channels[0])),
         others=others,
         nowhere=image.nowhere,
+        image=written(image.volume[0, 0]),
     )

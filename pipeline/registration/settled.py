@@ -86,18 +86,18 @@ def not_measured(settings: RegistrationConfig) -> str | None:
 
     >>> not_measured(RegistrationConfig(resolution_mm=2.0))
     >>> not_measured(RegistrationConfig(resolution_mm=4.0))
-    'none: hippocampi were not compared with manual volumes at 4 mm'
+    'none: hippocampi are measured only at 2 mm or finer (here 4 mm)'
     >>> not_measured(RegistrationConfig(transform="antsRegistrationSyNQuick[s]"))
-    'none: hippocampi were not compared with manual volumes with antsRegistrationSyNQuick[s]'
+    'none: hippocampi are measured only after the usual transform (here antsRegistrationSyNQuick[s])'
     """
-    reasons = []
+    needed, here = [], []
     if settings.resolution_mm > COARSEST_MM:
-        reasons.append(f"at {settings.resolution_mm:g} mm")
+        needed, here = [f"at {COARSEST_MM:g} mm or finer"], [f"{settings.resolution_mm:g} mm"]
     if settings.transform != RegistrationConfig().transform:
-        reasons.append(f"with {settings.transform}")
-    return (
-        f"{NOT_MEASURED}hippocampi were not compared with manual volumes {' and '.join(reasons)}" if reasons else None
-    )
+        needed, here = [*needed, "after the usual transform"], [*here, settings.transform]
+    if not needed:
+        return None
+    return f"{NOT_MEASURED}hippocampi are measured only {' and '.join(needed)} (here {', '.join(here)})"
 
 
 def _with_brain_volume(scan: Scan, brain_mm3: float, brain_extraction: str) -> Scan:

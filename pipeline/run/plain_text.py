@@ -115,37 +115,111 @@ def note_on(
 
 CUTOFF = 0.7
 """Similarity (difflib's ratio) below which nothing is suggested."""
+ALIKE = (
+    {"max_epochs", "epochs", "epoch", "n_epochs", "num_epochs"},
+    {"learning_rate", "lr", "step_size"},
+    {"batch_size", "batch", "bs"},
+    {"dropout", "dropout_rate", "p_dropout"},
+    {"weight_decay", "wd", "l2"},
+    {"patience", "early_stopping"},
+    {"folds", "n_folds", "n_splits", "kfold", "k", "cv"},
+    {"seed", "random_state", "random_seed"},
+    {"device", "gpu", "cuda"},
+    {"atlas", "atlas_name", "parcellation"},
+    {"architecture", "network", "model_name"},
+    {"ensemble", "n_networks", "n_models"},
+    {"resolution_mm", "resolution", "voxel_size", "spacing"},
+    {"contrast_column", "contrast"},
+    {"covariates", "confounds", "confounders", "nuisance"},
+    {"expected-gradients", "eg", "gradient-shap"},
+    {"integrated-gradients", "ig"},
+    {"gradient", "saliency", "vanilla-gradient", "sensitivity"},
+    {"input-x-gradient", "gradient-x-input", "ixg"},
+    {"guided-backpropagation", "guided-backprop", "gb"},
+    {"region-shapley", "shap", "shapley"},
+    {"lrp", "layer-wise-relevance-propagation"},
+    {"rollout", "attention-rollout"},
+    {"diagnosis", "dx", "group", "diagnostic_group"},
+    {"participant_id", "subject", "subject_id", "ptid"},
+    {"sex", "gender"},
+    {"site", "scanner", "centre", "center"},
+    {"CN", "HC", "NC", "NL", "control", "controls", "healthy", "normal", "cognitively normal"},
+    {"AD", "patient", "patients", "Alzheimer", "Alzheimer's disease", "dementia", "case", "cases"},
+)
+"""Names that mean the same: ours, and those of other programs and tables."""
+
+
+def _letters(name: str) -> str:
+    """Letters, digits and plus signs of a name, regardless of case: ``gradcam`` of ``Grad-CAM``."""
+    return re.sub(r"[\W_]", "", name.casefold().replace("+", "plus"))
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The known name most similar to a misspelt one, regardless of case; None if none is similar.
+    """The known name that a mistaken one may mean: by its letters, meaning (`ALIKE`), beginning, or similarity.
+
+    Of two limits only the upper one is suggested for a bare name, since that is the one which ends the work.
 
     Examples
     --------
     >>> nearest("seks", ["age", "sex"]), nearest("AGE", ["age", "sex"]), nearest("tremor", ["age", "sex"])
     ('sex', 'age', None)
+    >>> nearest("epochs", ["min_epochs", "max_epochs"]), nearest("gradcam", ["cam", "grad-cam++", "grad-cam"])
+    ('max_epochs', 'grad-cam')
+    >>> nearest("expected", ["gradient", "expected-gradients"])
+    'expected-gradients'
+    >>> nearest("Control", ["MCI", "HC"]), nearest("min_epoch", ["min_epochs", "max_epochs"])
+    ('HC', 'min_epochs')
     """
-    by_lower = {known_name.lower(): known_name for known_name in names}
-    closest = difflib.get_close_matches(name.lower(), by_lower, 1, CUTOFF if len(name) > 4 else 0.5)
-    return by_lower[closest[0]] if closest else None
+    asked = _letters(name)
+    known = {_letters(one): one for one in reversed(list(names))}
+    same = next((group for group in ({_letters(one) for one in alike} for alike in ALIKE) if asked in group), set())
+    found = [one for one in known if one == asked] or [one for one in known if one in same]
+    found = found or [one for one in known if len(asked) > 3 and one.startswith(asked)]
+    if found:
+        return known[found[-1]]
+    offered = {one.lower(): one for one in known.values() if "min" in asked or not one.startswith("min_")}
+    closest = difflib.get_close_matches(name.lower(), offered, 1, CUTOFF if len(name) > 4 else 0.5)
+    return offered[closest[0]] if closest else None
 
 
 def nearest_setting(name: str, names: Sequence[str]) -> str | None:
-    """The setting most similar to a misspelt one, in any section.
+    """The setting that a mistaken one may mean, in any section.
 
     >>> nearest_setting("training.learning_rat", ["seed", "training.learning_rate"])
     'training.learning_rate'
-    >>> nearest_setting("learning_rate", ["seed", "training.learning_rate"])
+    >>> nearest_setting("lr", ["seed", "training.learning_rate"])
     'training.learning_rate'
     """
-    last = nearest(name.rpartition(".")[2], [setting.rpartition(".")[2] for setting in names])
+    section, _, own = name.rpartition(".")
+    last = nearest(own, [setting.rpartition(".")[2] for setting in names])
     alike = [setting for setting in names if setting.rpartition(".")[2] == last]
-    return max(alike, key=lambda setting: difflib.SequenceMatcher(None, name, setting).ratio(), default=None)
+    there = [setting for setting in alike if setting.rpartition(".")[0] == section]
+    return max(there or alike, key=lambda one: difflib.SequenceMatcher(None, name, one).ratio(), default=None)
+
+
+def similar(name: str, names: Iterable[object], limit: int = 4) -> list[str]:
+    """Known names that resemble one, the most similar first, where several may be meant.
+
+    >>> similar("hipocampus", ["Amygdala", "Left Hippocampus", "Hippocampus"])
+    ['Hippocampus', 'Left Hippocampus']
+    """
+    by_lower = {str(one).lower(): str(one) for one in names}
+    return [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, limit, 0.4)]
 
 
 def did_you_mean(name: str | None) -> str:
     """The question at the end of a message; empty without a suggestion."""
     return f" Did you mean {name}?" if name else ""
+
+
+def unknown(where: str, name: str, names: Iterable[str]) -> str:
+    """The refusal of a name: what may be meant, and what there is.
+
+    >>> unknown("--preset", "dmo", ["default", "demo"])
+    '--preset dmo: unknown. Did you mean demo? Known are default, demo.'
+    """
+    all_names = list(names)
+    return f"{where} {name}: unknown.{did_you_mean(nearest(name, all_names))} Known are {', '.join(all_names)}."
 
 
 def without_home(text: str | Path) -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,9 @@ import numpy as np
 import pandas as pd
 
 from heatlas.atlases.spaces import MNI
-from heatlas.atlases.templates import configured_grid, configured_template
+from heatlas.atlases.templates import configured_grid
+from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.explaining.explained_image import SMOOTHED_MM, draw_map, template_brain
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
@@ -25,6 +26,7 @@ from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.plain_text import counted, similar
 from heatlas.pipeline.run.tables import REMEDY
 from heatlas.reports.read.run_files import DECLARED, PREDICTIONS_OF, not_as_written, read_sound
 from heatlas.reports.read.run_record import RunRecord, read_run
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 SCAN = ["participant_id", "session_id", "scan_id"]
 OF_SCAN = ["label", "diagnosis", "age", "sex", "site"]
 BOTH_SIDES = "both"
+_NOBODY: dict[str, list[str]] = {"participant_id": []}
 
 
 def open_run(folder: str | Path) -> OpenRun:
@@ -69,8 +72,11 @@ class OpenRun:
     record: RunRecord
 
     def __repr__(self) -> str:
-        people = self.record.tables["scans"]["participant_id"].nunique() if self.record.has("scans") else 0
-        return f"<run {self.record.layout.root}: {people} participants; maps {', '.join(self.maps) or 'none'}>"
+        scans = self.record.tables["scans"] if self.record.has("scans") else pd.DataFrame({"kept": [], **_NOBODY})
+        kept, explained = scans[scans["kept"].astype(bool)], self.record.explained
+        people = f"{counted(kept['participant_id'].nunique(), 'participant')} kept"
+        people += f", {explained['participant_id'].nunique()} analysed"
+        return f"<run {self.record.layout.root}: {people}; maps {', '.join(self.maps) or 'none'}>"
 
     @property
     def maps(self) -> Sequence[str]:
@@ -229,19 +235,19 @@ class OpenRun:
         return load_model(self.record.layout.fold(int(scan["fold"])))
 
     def plot(
-        self, map_name: str | None = None, group: str | None = None, participant: str | None = None, **options: Any
-    ) -> Any:
-        """Show a map on the template by `nilearn.plotting.plot_stat_map`; takes what `map` takes.
+        self, map_name: str | None = None, group: str | None = None, participant: str | None = None,
+        smooth: float = SMOOTHED_MM, **options: Any,
+    ) -> Any:  # fmt: skip
+        """Show a map on the template by `nilearn.plotting.plot_stat_map`: smoothed, the strongest tenth of its voxels.
 
-        `**options`: for `plot_stat_map`: ``display_mode``, ``cut_coords``, ``threshold``, ``output_file`` and so on.
+        The first three as of `map`. `smooth`: full width at half maximum in mm; 0 for none. `**options`: of
+        `plot_stat_map`: ``display_mode``, ``cut_coords``, ``threshold``, ``output_file`` and so on. Returns the display
+        of nilearn.
         """
-        from nilearn.plotting import plot_stat_map
-
-        image = self.map(map_name, group, participant)
-        template = configured_template(self.record.config.registration)
-        background = nib.nifti1.Nifti1Image(template.t1w, template.grid.affine)  # type: ignore[no-untyped-call]
-        title = ", ".join([map_name or self.maps[0], participant or group or self.record.map_groups[0]])
-        return plot_stat_map(image, **{"bg_img": background, "title": title, "cmap": "RdBu_r", **options})
+        image, name = self.map(map_name, group, participant), map_name or self.maps[0]
+        whose = participant or f"mean of {group or self.record.map_groups[0]}"
+        title = f"{map_title(name)}, {whose}: {self.record.map_unit(name)} per voxel"
+        return draw_map(image, template_brain(self.record.config.registration.template), title, smooth, **options)
 
 
 def _require_text(what: str, value: Any, optional: bool = False) -> None:
@@ -255,5 +261,5 @@ def _shown(value: Any) -> str:
 
 
 def _similar(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, [str(one) for one in known], n=4, cutoff=0.4)
+    near = similar(name, known)
     return f" Similar: {', '.join(near)}." if near else f" Known: {', '.join(sorted(map(str, known))[:20])}."

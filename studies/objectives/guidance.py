@@ -9,7 +9,6 @@ people's own anatomy, and not everybody needs to have one.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import similar
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.objectives.records import Batch, Context, Logged, Objective
 from heatlas.pipeline.training.volumes import LabelledVolumes
@@ -242,10 +242,8 @@ def mask_of(
         groups = atlas.regions.groups
         for name in wanted.regions:
             if name not in groups and name != BRAIN:
-                near = difflib.get_close_matches(name, groups, n=3, cutoff=0.4)
-                raise UsageError(
-                    f"objective.regions: {name}: no such group of {atlas_name}; similar: {', '.join(near) or 'none'}."
-                )
+                near = ", ".join(similar(name, groups, 3)) or "none"
+                raise UsageError(f"objective.regions: {name}: no such group of {atlas_name}; similar: {near}.")
         numbers = [number for name in wanted.regions if name != BRAIN for number in groups[name]]
         parts = [atlas.labels == number for number in numbers]
         if BRAIN in wanted.regions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import gzip
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -84,9 +85,100 @@ def test_regions_are_sums_of_the_map_over_the_labels():
         assert table.loc[region, "sum"] == pytest.approx(values[labels == region].sum(dtype=np.float64), abs=1e-9)
         assert table.loc[region, "n_voxels"] == (labels == region).sum()
     assert table["sum"].sum() == pytest.approx(values.sum(dtype=np.float64), abs=1e-6)
-    assert table["density"].dropna().is_monotonic_decreasing, "the largest comes first"
+    rest, regions = table.loc[0], table.drop(index=0)
+    assert (rest["name"], table.index[-1]) == ("unlabelled rest", 0), "what has no name is last"
+    assert regions["density"].abs().dropna().is_monotonic_decreasing, "the largest effect comes first"
+    assert list(found.regions().columns[:2]) == ["name", "hemisphere"]
     with pytest.raises(UsageError, match="Give an image"):
         heatlas.explain(Residual(), image(1).get_fdata(), "gradient", output_item="probabilities").regions()
+
+
+def turned() -> nn.Module:
+    """A network whose output 1 has a negative logit."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv3d(1, 3, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 2))
+    with torch.no_grad():
+        network[-1].weight[1], network[-1].bias[1] = 1.0, -9.0
+    return network
+
+
+def test_a_map_of_a_negative_logit_warns_and_begins_with_what_speaks_for_the_output():
+    with pytest.warns(UserWarning, match=r"lrp: the logit of output 1 is -.*map is turned.*reference=\[control\]"):
+        found = heatlas.explain(turned(), image(1), "lrp", target=1)
+    table = found.regions()
+    assert found.value < 0
+    assert float(np.asarray(found.map.dataobj).max()) <= 0
+    assert table["name"].iloc[-1] == "unlabelled rest"
+    assert table["density"].iloc[:-1].dropna().is_monotonic_increasing, "the most negative speaks most for the output"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        heatlas.explain(turned(), image(1), target=1, reference=[image(2)])
+
+
+def test_what_was_found_prints_itself_in_three_lines_without_numbers_of_voxels():
+    found = heatlas.explain(Residual(), image(1), "lrp", target=1, output_item="probabilities")
+    size = " x ".join(map(str, GRID.shape))
+    assert repr(found).splitlines() == [
+        f"LRP map of output 1: {size} voxels in template space",
+        f"logit {found.value:.3g}; the map adds up to it but for {abs(found.missing):.1g}",
+        'next: .map, .regions(), .plot(), .save("FOLDER")',
+    ]
+    page = found._repr_html_()
+    assert page.count("<tr") == 11, "a row of names and ten regions"
+    assert f"<td>{found.regions()['name'][0]}</td>" in page
+    assert ".save(&quot;FOLDER&quot;)" in page, "text is escaped"
+    array = heatlas.explain(Residual(), np.ones((20, 20, 20)), "grad-cam", target=1, output_item="probabilities")
+    assert repr(array).splitlines()[0].endswith("20 x 20 x 20 voxels in no space")
+    assert "need not add up" in repr(array)
+    assert "regions" not in repr(array) + array._repr_html_()
+    assert all("tensor" not in text for text in (repr(found), page, repr(array)))
+
+
+def test_a_picture_shows_the_strongest_tenth_of_the_smoothed_map_on_the_template(tmp_path):
+    from matplotlib.text import Text
+    from nilearn.image import smooth_img
+
+    found = heatlas.explain(Residual(), image(1), "input-x-gradient", target=0, output_item="probabilities")
+    smooth = np.abs(smooth_img(found.map, 8.0).get_fdata()[np.asarray(found.map.dataobj) != 0])
+    asked = {}
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr("nilearn.plotting.plot_stat_map", lambda shown, **options: asked.update(options, shown=shown))
+        changed.setattr("heatlas.pipeline.explaining.explained_image._titled", lambda display, *_: display)
+        found.plot()
+    np.testing.assert_allclose([asked["threshold"], asked["vmax"]], np.percentile(smooth, [90, 99.5]), rtol=1e-5)
+    np.testing.assert_allclose(asked["shown"].get_fdata(), smooth_img(found.map, 8.0).get_fdata())
+    assert asked["bg_img"].affine[0, 0] == 1.0, "the template at 1 mm, whatever the grid of the map"
+    display = found.plot(smooth=0, display_mode="z", cut_coords=[0])
+    texts = [text.get_text() for text in display.frame_axes.figure.findobj(Text)]
+    assert "Input × gradient, output 0: relative strength" in texts, "not smoothed, and no unit"
+    display.close()
+    array = heatlas.explain(Residual(), np.ones((20, 20, 20)), "grad-cam", target=1, output_item="probabilities")
+    array.plot(output_file=tmp_path / "map.png", title="mine")
+    assert (tmp_path / "map.png").stat().st_size > 1000
+    with pytest.raises(UsageError, match="smooth = -1: must be millimetres"):
+        found.plot(smooth=-1)
+
+
+class Undecided(Residual):
+    """Its operations depend on what it sees."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(x) if x.sum() > 0 else self.logits(-x)
+
+
+def test_a_network_that_cannot_be_traced_is_told_what_works():
+    call = r"cannot be traced .* heatlas.explain\(network, image, \"expected-gradients\", reference=\[control\]\)"
+    with pytest.raises(UsageError, match=call):
+        heatlas.explain(Undecided(), image(1), "lrp")
+    found = heatlas.explain(Undecided(), image(1), "expected-gradients", reference=[image(2)], settings={"alphas": 2})
+    assert found.missing == pytest.approx(0, abs=1e-5)
+
+
+def test_long_work_is_counted_where_people_wait(monkeypatch, capsys):
+    monkeypatch.setattr("heatlas.pipeline.explaining.any_network._SECONDS_UNTIL_COUNTED", 0.0)
+    settings = {"size": 16, "stride": 16, "batch": 1}
+    heatlas.explain(Residual(), image(1), "occlusion", output_item="probabilities", settings=settings)
+    assert re.search(r"occlusion: (\d+) passes of the network in", capsys.readouterr().err)
 
 
 def test_what_is_saved_is_what_was_found(tmp_path):
@@ -154,8 +246,11 @@ def test_a_network_of_a_family_is_explained_as_in_a_run():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "deep-lift"}, "method deep-lift: unknown"),
+        ({"method": "deep-lift"}, "method deep-lift: unknown. Did you mean deeplift?"),
+        ({"method": "GradCAM"}, "Did you mean grad-cam?"),
+        ({"method": "shap"}, "Did you mean region-shapley?"),
         ({"method": "deeplift"}, "or name a method that needs none, as 'lrp'"),
+        ({}, r"give images of controls as reference=\[control\]"),
         ({"method": "gradient", "target": 2}, "target 2 does not exist"),
         ({"method": "gradient", "stage": "layer4"}, "no such layer"),
         ({"method": "gradient", "settings": {"samples": 3}}, "has no setting 'samples'"),

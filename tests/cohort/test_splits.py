@@ -91,7 +91,11 @@ def test_the_single_split_of_the_founding_study() -> None:
         (table(0, 0, both=7), {}, "two classes are needed, but labelled participants are CN 0, AD 7"),
         (table(20, 4), {}, r"cohort\.folds = 5: .* participants are CN 20, AD 4\. Set cohort\.folds = 4,"),
         (table(3, 20), {"folds": 2}, r"cohort\.folds = 2: .* are CN 3, AD 20\. Set cohort\.folds = 3,"),
-        (table(20, 2), {}, r"Add participants, at least 1 of AD, for 3 of each class, or choose"),
+        (
+            table(20, 2),
+            {},
+            r"Add participants, at least 1 of AD: the fewest are 3 of each class, with cohort.folds = 3, or choose",
+        ),
         (
             table(49, 48),
             {"split": "single"},
@@ -354,4 +358,4 @@ def test_a_single_split_is_described_over_its_parts() -> None:
     found = split_balance(make_split(table, settings, 43), table, settings, 43).set_index("variable")
     assert not found.loc[list(EVERYTHING), "balanced"].any()
     assert found.loc["sex", "n_participants"] == 240
-    assert "age 0." in balance_sentence(found.reset_index())
+    assert "in mean age by 0." in balance_sentence(found.reset_index())

@@ -474,12 +474,15 @@ def test_own_volumes_are_used_where_there_are_none_and_never_mixed_unasked() -> 
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"resolution_mm": 2.1}, "at 2.1 mm"),
-        ({"resolution_mm": 4.0}, "at 4 mm"),
-        ({"transform": "antsRegistrationSyNQuick[s]"}, "with antsRegistrationSyNQuick[s]"),
+        ({"resolution_mm": 2.1}, "at 2 mm or finer (here 2.1 mm)"),
+        ({"resolution_mm": 4.0}, "at 2 mm or finer (here 4 mm)"),
+        (
+            {"transform": "antsRegistrationSyNQuick[s]"},
+            "after the usual transform (here antsRegistrationSyNQuick[s])",
+        ),
         (
             {"resolution_mm": 3.0, "transform": "antsRegistrationSyNQuickRepro[s]"},
-            "at 3 mm and with antsRegistrationSyNQuickRepro[s]",
+            "at 2 mm or finer and after the usual transform (here 3 mm, antsRegistrationSyNQuickRepro[s])",
         ),
     ],
 )
@@ -487,7 +490,7 @@ def test_own_volumes_are_used_where_there_are_none_and_never_mixed_unasked() -> 
 def test_settings_that_were_not_compared_with_manual_volumes_measure_no_hippocampus(
     source: Any, changed: dict[str, Any], why: str
 ) -> None:
-    none = (None, f"none: hippocampi were not compared with manual volumes {why}")
+    none = (None, f"none: hippocampi are measured only {why}")
     placed = dataclasses.replace(SCANS[2], entry="template")
     assert settled(source, *SCANS[:2], placed, **changed) == [none, none, (None, None)]
     if source == "fill":

@@ -95,6 +95,21 @@ def test_maps_are_those_of_the_folder(run, layout) -> None:
 def test_a_picture_shows_the_map_on_the_template(run, tmp_path) -> None:
     run.plot(group="CN", display_mode="z", cut_coords=[0], output_file=tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 1000
+    asked: dict[str, object] = {}
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(
+            "heatlas.reports.read.open_run.draw_map",
+            lambda _, brain, title, smooth: asked.update(title=title, smooth=smooth, brain=brain.affine[0, 0]),
+        )
+        run.plot(group="CN")
+    title = "Expected gradients, mean of CN: evidence (logits) per voxel"
+    assert asked == {"title": title, "smooth": 8.0, "brain": 1.0}
+
+
+def test_a_run_counts_its_people_as_the_report_does(run) -> None:
+    kept = run.scans[run.scans["kept"].astype(bool)]["participant_id"].nunique()
+    analysed = run.relevance["participant_id"].nunique()
+    assert f"{kept} participants kept, {analysed} analysed; maps {EVIDENCE}, " in repr(run)
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_bad_images_and_people_of_the_run_are_refused_before_anything_is_written
         (text, "not an image. Give one T1-weighted scan (.nii, .nii.gz or .mgz)"),
         (
             tmp_path / "gone.nii.gz",
-            "no such folder. Give the folder of an ADNI or OASIS download, a BIDS or CAPS dataset",
+            "no such folder. Give an ADNI or OASIS download, a BIDS or CAPS dataset",
         ),
     ):
         assert main(["apply", str(folder / "run"), str(new), str(tmp_path / "out")]) == 65

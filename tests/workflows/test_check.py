@@ -115,6 +115,7 @@ def test_nothing_usable_is_65_and_still_described_and_written(dataset, tmp_path,
     assert main(["check", str(dataset), *options]) == 65
     said = capsys.readouterr()
     assert "48 scans found" in said.out
+    assert "has no such value" not in said.out, "what is wrong is said once"
     assert said.err.startswith("heatlas: cohort.positive = 'FTD': column 'diagnosis' has no such value")
     assert json.loads((tmp_path / "out" / "check.json").read_text())["usable"] is False
     assert len(ScanTable.read(tmp_path / "out" / "scans.tsv").kept) == 24
@@ -450,8 +451,8 @@ def test_the_presets_name_only_what_there_is(dataset, preset):
 
 
 NOT_MEASURED = {
-    "resolution_mm = 4.0": "at 4 mm",
-    'transform = "antsRegistrationSyNQuick[s]"': "with antsRegistrationSyNQ",
+    "resolution_mm = 4.0": "at 2 mm or finer (here 4 mm)",
+    'transform = "antsRegistrationSyNQuick[s]"': "after the usual transform (here antsRegistrationSyNQ",
 }
 
 
@@ -463,14 +464,14 @@ def test_a_hippocampal_volume_that_would_not_be_measured_is_said_before_work(
     (tmp_path / "c.toml").write_text(f'[registration]\nhippocampus_source = "{source}"\n{setting}\n')
     code = main(["check", str(dataset), "--config", str(tmp_path / "c.toml"), "--stop-after", "registration"])
     said = capsys.readouterr()
-    why = f"none: hippocampi were not compared with manual volumes {NOT_MEASURED[setting]}"
+    why = f"hippocampi are measured only {NOT_MEASURED[setting]}"
     assert code == (2 if source == "jacobian" else 0)
     if source == "jacobian":
-        assert f'registration.hippocampus_source = "jacobian": there would be {why}' in said.err
+        assert f'registration.hippocampus_source = "jacobian": {why}' in said.err
         assert main(["check", str(dataset), "--config", str(tmp_path / "c.toml"), "--stop-after", "cohort"]) == 0
-    assert (
-        "24 scans of 24 will have no hippocampal volume: the input gives none, and registration.hip" in said.out
-    ) == (source in ("fill", "auto"))
+    assert ("24 scans of 24 will have no hippocampal volume: the input gives none, and hippocampi are" in said.out) == (
+        source in ("fill", "auto")
+    )
     assert (why in said.out) == (source in ("fill", "auto"))
 
 

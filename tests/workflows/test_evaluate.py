@@ -170,7 +170,7 @@ def test_parts_that_train_networks_leave_verdicts_as_they_were(evaluated, capsys
         (["--parts", "retrain", "--draws", "0"], "--draws 0: give 1 or more"),
         (["--methods", "no-such-method"], "--methods no-such-method: unknown"),
         (["--methods", "cam"], "cam is not defined for networks of the family founding"),
-        (["--parts", "nothing"], "--parts nothing: unknown; known are nulls"),
+        (["--parts", "nothing"], "--parts nothing: unknown. Known are nulls"),
     ],
 )
 def test_what_does_not_exist_is_refused_by_name(run, capsys, extra, message) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from first_lines import PAGE, PICTURE, draw, first_lines
 
 import heatlas
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
@@ -32,6 +33,25 @@ def test_an_example_is_short_and_uses_names_that_there_are(example: Path) -> Non
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "heatlas"
     }
     assert used <= {*heatlas.__all__}, "public names"
+
+
+def test_the_library_begins_with_ten_lines_that_end_in_a_picture() -> None:
+    lines = first_lines().strip().splitlines()
+    assert (lines[0], len(lines)) == ("import heatlas", 10)
+    assert lines[-1].startswith("found.plot(")
+    ast.parse(first_lines())
+    before = PAGE.read_text(encoding="utf-8").split("```python")[0]
+    assert len(before.split()) < 60, "the page begins with them"
+    assert 10_000 < PICTURE.stat().st_size < 200_000
+
+
+@pytest.mark.slow
+def test_the_first_lines_of_the_library_run(finished: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    printed = draw(finished, tmp_path / "map.png")
+    assert printed.startswith("Expected gradients map of output 1: ")
+    assert printed.count("\n") == 7
+    assert (tmp_path / "map.png").stat().st_size > 10_000
 
 
 def test_there_are_ten() -> None:

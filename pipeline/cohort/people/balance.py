@@ -162,7 +162,9 @@ def balance_table(
 def balance_sentence(table: pd.DataFrame) -> str:
     """The table in a sentence; empty if nothing but the class is known."""
     phrases = [
-        f"{row.variable} {row.imbalance:.2f}{' SD' if row.measure == MEAN_DIFFERENCE else ''} ({row.by_chance:.2f})"
+        f"in mean {row.variable} by {row.imbalance:.2f} standard deviations ({row.by_chance:.2f} by class alone)"
+        if row.measure == MEAN_DIFFERENCE
+        else f"in {row.variable} by {row.imbalance:.2f} of 1 ({row.by_chance:.2f} by class alone)"
         for row in table[table["variable"] != STRATUM].itertuples()
     ]
-    return f"folds differ in {', '.join(phrases)}; in brackets what a split by class alone gives" if phrases else ""
+    return f"folds, dealt to be alike, differ {', '.join(phrases)}" if phrases else ""

@@ -291,8 +291,9 @@ def _column(name: str, kept: Sequence[Candidate], times: Mapping[str, list[objec
     filled = {name for name in ours if any(value is not None for value in _of_run(name, kept, times))}
     source = {name for candidate in kept for name in candidate.columns if plain_name(name) not in IDENTIFYING}
     there = sorted(filled | {name for name in source if name.lower() not in filled}, key=str.lower)
-    hint = did_you_mean(nearest(name, there))
-    raise _NotComparable(f"no scan has a value in {name}.{hint} Columns with values: {listed(there, 60)}.")
+    meant = nearest(name, there)
+    shown = listed(there, 8 if meant else 60)
+    raise _NotComparable(f"no scan has a value in {name}.{did_you_mean(meant)} Columns with values: {shown}.")
 
 
 def _of_run(name: str, kept: Sequence[Candidate], times: Mapping[str, list[object]]) -> list[object]:

@@ -227,7 +227,9 @@ def _k_folds(
     if (fitting := fitting_folds(min(map(len, by_class.values())), k)) != k:
         few = listed([f"{3 - len(group)} of {name}" for name, group in by_class.items() if len(group) < 3])
         remedy = (
-            f"Set cohort.folds = {fitting}" if fitting else f"Add participants, at least {few}, for 3 of each class"
+            f"Set cohort.folds = {fitting}"
+            if fitting
+            else f"Add participants, at least {few}: the fewest are 3 of each class, with cohort.folds = 3"
         )
         raise BadInputError(
             f"cohort.folds = {k}: each fold must test, validate and train on at least one participant of each class, "

@@ -27,7 +27,7 @@ from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
 from heatlas.pipeline.run.config.inclusion import read_class
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed
+from heatlas.pipeline.run.plain_text import counted, did_you_mean, listed, nearest
 from heatlas.pipeline.run.work.seeds import generator
 
 KindName = Literal["two classes", "several classes", "number"]
@@ -226,9 +226,12 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
         candidates_of_task = NUMERIC_COLUMNS if task.is_number else SCAN_TABLE_COLUMNS
         filled = {name for name in candidates_of_task if any(contrast_values(candidate, name) for candidate in matched)}
         there = sorted(filled.union(*(candidate.columns for candidate in matched)))
+        meant = "" if task.is_number else _contrast_meant(matched, config.labels, column)
+        meant = meant or nearest(column, there) or ""
+        shown = listed(there, 8 if meant else 40)
         raise BadInputError(
             f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "
-            f"column. With values: {listed(there, 40)}. Choose with "
+            f"column.{did_you_mean(meant)} With values: {shown}. Choose with "
             f"{'--target COLUMN' if task.is_number else '--contrast COLUMN=CLASS,CLASS'}."
         )
     if task.is_number:
@@ -245,8 +248,24 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
             existing = listed([*shown, *[f"{len(hidden)} values of one scan each"] * bool(hidden)], 20)
             raise BadInputError(
                 f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {existing}."
+                f"{did_you_mean(_contrast_meant(matched, config.labels, column))}"
             )
     return [_labelled(candidate, config, task) if candidate.scan.kept else candidate for candidate in candidates]
+
+
+_MOST_CLASSES = 8
+"""A column of more values than this is no contrast that someone may have meant."""
+
+
+def _contrast_meant(matched: Sequence[Candidate], labels: Sequence[str], column: str) -> str:
+    """The option that names values like the classes asked for: of their column, or of another; empty if none has."""
+    for name in dict.fromkeys((column, *(name for candidate in matched for name in candidate.columns))):
+        values = {held[0] for candidate in matched if (held := contrast_values(candidate, name))}
+        if 1 < len(values) <= _MOST_CLASSES:
+            meant = [nearest(label, sorted(values)) for label in labels]
+            if len({*meant} - {None}) == len(labels):
+                return f"--contrast {name}={','.join(map(str, meant))}"
+    return ""
 
 
 def _numbered(candidate: Candidate, task: Task) -> Candidate:

@@ -14,7 +14,6 @@ do not differ between classes.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +35,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.subjects import LONGITUDINAL, find_subjects, named_scan, subjects_of_scans
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.plain_text import counted, listed, note_on, without_home
+from heatlas.pipeline.run.plain_text import counted, listed, note_on, similar, without_home
 from heatlas.pipeline.run.tables import MISSING
 
 BRAINS = ("brain.mgz",)
@@ -167,10 +166,8 @@ def region_numbers(labels: Path, input_root: Path, names: Sequence[str]) -> tupl
     numbers = {**table.groups, **{region.name: (region.number,) for region in table.regions}}
     for name in names:
         if name not in numbers:
-            near = difflib.get_close_matches(name, numbers, n=3, cutoff=0.4)
-            raise UsageError(
-                f"objective.regions: {name}: no such region of {called}; similar: {', '.join(near) or 'none'}."
-            )
+            near = ", ".join(similar(name, numbers, 3))
+            raise UsageError(f"objective.regions: {name}: no such region of {called}; similar: {near or 'none'}.")
     return tuple((name, numbers[name]) for name in names)
 
 

@@ -77,8 +77,9 @@ def trace(model: nn.Module) -> Program:
         graph = tracer.trace(model)
     except Exception as error:  # fx passes on any error of the model's code
         raise UsageError(
-            f"model ({type(model).__name__}): its operations cannot be traced ({error}); attribution needs a "
-            "forward without control flow on tensors."
+            f"model ({type(model).__name__}): its operations cannot be traced ({error}), and this method follows them "
+            "one by one. Expected gradients need only outputs and gradients: heatlas.explain(network, image, "
+            '"expected-gradients", reference=[control]); in a run set attribution.methods = ["expected-gradients"].'
         ) from error
     ops.with_parts(graph)
     ops.with_open_attention(graph)

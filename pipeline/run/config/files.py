@@ -16,7 +16,7 @@ from heatlas.pipeline.run.config.ranges import is_control, problems, typed_value
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.documents import read_toml, toml_document
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.plain_text import did_you_mean, nearest, nearest_setting
+from heatlas.pipeline.run.plain_text import did_you_mean, nearest, nearest_setting, unknown
 
 Record = TypeVar("Record")
 
@@ -36,12 +36,12 @@ def load_config(
     values: dict[str, Any] = {}
     sources = []
     named = [name for name in preset.split("+") if name != "default"]
-    presets = {path.stem: path for path in sorted(PRESETS.glob("*.toml"))} if named else {}
+    known = preset_names() if named else ()
     for name in named:
-        if name not in presets:  # a path is no name, even where it leads to a preset
-            raise UsageError(f"--preset {name}: unknown; known are {', '.join(['default', *presets])}.")
+        if name not in known:  # a path is no name, even where it leads to a preset
+            raise UsageError(unknown("--preset", name, known))
         sources.append(f"preset {name}")
-        _add(values, _read_toml(presets[name]), sources[-1])
+        _add(values, _read_toml(PRESETS / f"{name}.toml"), sources[-1])
     if isinstance(file, Mapping):
         sources.append("settings")
         _add(values, file, sources[-1])
@@ -52,6 +52,11 @@ def load_config(
         sources.append("options")
         _add(values, overrides, sources[-1])
     return _configuration(values, sources)
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of all presets, the usual one first."""
+    return ("default", *sorted(path.stem for path in PRESETS.glob("*.toml")))
 
 
 def read_config(path: Path) -> Config:

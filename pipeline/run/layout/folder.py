@@ -48,6 +48,28 @@ class RunInput:
     """Whether the input may also be a single image."""
 
 
+def require_input(root: Path, or_image: bool = False) -> None:
+    """Refuse an input that is no folder, or the folder of a run; `or_image`: one image may be given too."""
+    if root.is_file() and not or_image and root.name.lower().endswith((".nii", ".nii.gz", ".mgz")):
+        raise BadInputError(
+            f"{root}: is one image. The networks of a finished run explain it: heatlas apply RUN {root.name} OUT. For "
+            "a run of its own, give the folder of all images."
+        )
+    if not root.is_dir() and not (or_image and root.is_file()):
+        raise BadInputError(
+            f"{root}: {'is a file' if root.is_file() else 'no such folder'}. Give an ADNI or OASIS download, a BIDS or "
+            f"CAPS dataset, FreeSurfer subjects, or a folder of images with --table{', or one image' * or_image}."
+        )
+    try:
+        read_run_input(RunLayout(root))
+    except UsageError:
+        return
+    raise BadInputError(
+        f"{root}: is the folder of a run, not of scans. Its report is made again by heatlas report {root}; its "
+        f"networks explain other scans by heatlas apply {root} NEW OUT. As INPUT give the folder of the scans."
+    )
+
+
 def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     """Check that a folder may hold this run, without writing to it.
 
@@ -55,13 +77,7 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     belongs to another input, or would be read as part of the input.
     """
     out, root = out.resolve(), source.input.resolve()
-    if not (root.is_dir() or (source.one_image and root.is_file())):
-        what = "is a file" if root.is_file() else "no such folder"
-        either = (
-            "the folder of an ADNI or OASIS download, a BIDS or CAPS dataset or FreeSurfer subjects"
-            + ", or one NIfTI image" * source.one_image
-        )
-        raise BadInputError(f"{source.input}: {what}. Give {either}.")
+    require_input(source.input, source.one_image)
     if out == root or out in root.parents:
         raise UsageError(f"{out}: the output folder must not be or contain the input folder {root}.")
     if root in out.parents and root / "derivatives" not in [out, *out.parents]:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from heatlas.pipeline.run.config.ranges import between, matching
 from heatlas.pipeline.run.documents import irregular_kind
 from heatlas.pipeline.run.errors import UsageError
-from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.plain_text import counted, did_you_mean, nearest
 
 # Values become lines of the script of a job: none may begin a line of its own, or run a program.
 _Name = Annotated[str, matching(r"([\w@+][\w.,:@+/=%-]*)?", "be a name without spaces, quotes or line breaks")]
@@ -335,9 +335,9 @@ def require_file(path: Path) -> None:
     try:
         kind = irregular_kind(path)
     except OSError as error:
-        names = ", ".join(PROVIDERS)
+        names, meant = ", ".join(PROVIDERS), did_you_mean(nearest(str(path), PROVIDERS))
         raise UsageError(
-            f"--executor {path}: cannot be read ({error.strerror}). Give a Python file, or one of {names}."
+            f"--executor {path}: cannot be read ({error.strerror}).{meant} Give a Python file, or one of {names}."
         ) from error
     if kind is not None:
         raise UsageError(f"--executor {path}: {kind}, not a file. Give a Python file; its name ends in .py.")
