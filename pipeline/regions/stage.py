@@ -49,7 +49,6 @@ from heatlas.pipeline.regions.tables import (
     predictions_of,
 )
 from heatlas.pipeline.run.config.settings import GainReference
-from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import lrp_map_name, sidecar
@@ -272,19 +271,16 @@ def average_maps(
 
 APPLIED_STAGE = "regions-applied"
 
-RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
-    "relevance_applied_bilateral",
-    {
-        **RELEVANCE_BILATERAL_TABLE.without("evidence_sd").meanings,
+RELEVANCE_APPLIED_BILATERAL_TABLE = replace(
+    RELEVANCE_BILATERAL_TABLE.without("evidence_sd"),
+    meanings=RELEVANCE_BILATERAL_TABLE.without("evidence_sd").meanings
+    | {
         "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged "
-        "over these networks: the denominator of gain",
+        "over these networks: the denominator of gain"
     },
-    "scan, map and bilateral group",
-    "The same for scans outside the contrast, such as MCI.",
-    stage="regions",
-    filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
-    finite=True,
-    later=("evidence",),
+    name="relevance_applied_bilateral",
+    question="The same for scans outside the contrast, such as MCI.",
+    file="group/relevance_applied_bilateral.tsv",
 )
 RELEVANCE_APPLIED_TABLE = replace(
     RELEVANCE_TABLE,

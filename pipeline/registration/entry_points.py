@@ -46,7 +46,7 @@ class PlacedScan:
     brain: BrainMask  # on the voxels of the image
     source_grid: Grid  # grid of the image as given
     # None for another kind of image than that of the template
-    correlation: float | None  # as in `pipeline.registration.quality.measures.QUALITY_COLUMNS`
+    correlation: float | None  # as in ``registration.tsv``
     dice: float
     outside_share: float
 

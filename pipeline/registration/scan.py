@@ -61,7 +61,7 @@ class RegisteredScan:
     log_jacobian: np.ndarray
     grid: Grid  # the template grid
     transforms: Transforms
-    quality: dict[str, float]  # of `pipeline.registration.quality.measures.QUALITY_COLUMNS`
+    quality: dict[str, float]  # of ``registration.tsv``
     brain: BrainMask  # the brain in scan space
     orientation: str  # of the T1-weighted image; see `pipeline.registration.images.t1w.T1wImage`
     carried: tuple[CarriedImage, ...] = ()  # images of other kinds, registered through the scan; 0 outside `brain_mask`
@@ -147,7 +147,7 @@ class CarriedImage:
     values: np.ndarray  # (X, Y, Z), float32, intensities of the image, 0 outside it
     rigid: Path  # from the T1-weighted image to this one, as ANTs writes it
     orientation: str  # see `pipeline.registration.images.t1w.T1wImage`
-    quality: Mapping[str, float]  # columns ``t1w_...`` of `pipeline.registration.quality.measures.QUALITY_COLUMNS`
+    quality: Mapping[str, float]  # columns ``t1w_...`` of ``registration.tsv``
 
 
 def carry(

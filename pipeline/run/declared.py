@@ -1,8 +1,8 @@
 """A result table, declared once: its columns, its file, the question it answers and what one row is.
 
-Each table is declared beside the code that computes it (those of the statistics as data, in a TOML file), written by
-`Table.write` and read by `Table.read`. Its data dictionary, the checks of the report, headings on pages and the
-documentation (docs/tables.md) come from this record.
+Each table is declared beside the code that computes it, as data (`declared`) or as a record, written by `Table.write`
+and read by `Table.read`. Its data dictionary, the checks of the report, headings on pages and the documentation
+(docs/tables.md) come from this record.
 
 A column's name means the same kind of thing in every table, so what it holds (`Form`) and its heading stand once, in
 ``columns.toml``. A name that is not there is a number, unless it begins with ``n_`` (a count) or ``p_`` (a p value) or
@@ -288,3 +288,24 @@ class Table:
         for path in self.files(where):
             path.unlink(missing_ok=True)
         return there
+
+
+@cache
+def declarations(module: str) -> dict[str, Any]:
+    """The sections of ``tables.toml`` in the room of a module: tables by name, ``words`` and ``usual``."""
+    return read_toml(next(file for folder in Path(module).parents if (file := folder / "tables.toml").is_file()))
+
+
+@cache
+def declared(name: str, module: str, **words: object) -> Table:
+    """The table of this name that the room of `module`, a ``__file__``, declares in its ``tables.toml``.
+
+    `words` are filled in where its texts name them in braces, as those of the file's section ``words`` are.
+    """
+    sections = declarations(module)
+    section, usual = dict(sections[name]), MEANINGS | sections.get("usual", {})
+    words = sections.get("words", {}) | words
+    meanings = {column: str(text or usual[column]).format_map(words) for column, text in section.pop("columns").items()}
+    forms = {column: Form[form] for column, form in section.pop("forms", {}).items()}
+    inference = Inference(*section.pop("tests")) if "tests" in section else None
+    return Table(name, meanings, forms=forms, inference=inference, **section)

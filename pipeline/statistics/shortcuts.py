@@ -29,6 +29,7 @@ from sklearn.preprocessing import StandardScaler
 
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
@@ -45,7 +46,6 @@ from heatlas.pipeline.statistics.linear.permutations import (
 )
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
-from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.answers import control_of
 
 SIGN_FLIPS = "sign flips"
@@ -55,7 +55,7 @@ SKEWED = (
 )
 AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment")
 
-SHORTCUTS_TABLE = declared("shortcuts")
+SHORTCUTS_TABLE = declared("shortcuts", __file__)
 
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -151,7 +151,7 @@ TOO_SHORT = (
 TARGETS_AT_ONCE = 5_000
 """Targets per fit; bounds memory (5,000 targets of 1,000 scans: 40 MB)."""
 
-SITE_PREDICTION_TABLE = declared("site_prediction")
+SITE_PREDICTION_TABLE = declared("site_prediction", __file__)
 
 
 @dataclass(frozen=True, eq=False)

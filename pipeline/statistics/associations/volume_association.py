@@ -23,6 +23,7 @@ import pandas as pd
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
@@ -48,7 +49,6 @@ from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import sign_flips
-from heatlas.pipeline.statistics.tables import declared
 
 REGION = "Hippocampus"
 VOLUME = "hippocampus_mm3"
@@ -62,8 +62,8 @@ SKEWED = (
     "Pearson's r misses up to 11 %; that of Spearman's does not"
 )
 
-VOLUME_ASSOCIATION_TABLE = declared("volume_association")
-VOLUME_POINTS_TABLE = declared("volume_points")
+VOLUME_ASSOCIATION_TABLE = declared("volume_association", __file__)
+VOLUME_POINTS_TABLE = declared("volume_points", __file__)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -48,7 +49,6 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     with_exact_shares,
 )
-from heatlas.pipeline.statistics.tables import declared
 
 MEASURES = ("auc", "balanced_accuracy", "sensitivity", "specificity", "brier", "probability_less_share")
 AREA_NOTE = "area of the run within folds (a network and its own test people), of the new cohort over all scans"
@@ -61,8 +61,8 @@ ATTENUATED = (
 )
 """What a rank correlation of estimated sizes cannot show (docs/benchmarks/statistics.md)."""
 
-EXTERNAL_TABLE = declared("external_validation")
-EXTERNAL_CALIBRATION_TABLE = declared("external_calibration")
+EXTERNAL_TABLE = declared("external_validation", __file__)
+EXTERNAL_CALIBRATION_TABLE = declared("external_calibration", __file__)
 
 
 def external_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:

@@ -17,6 +17,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -24,7 +25,6 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 from heatlas.pipeline.statistics.linear.permutations import p_value
-from heatlas.pipeline.statistics.tables import declared
 
 AT_ONCE = 500
 """Permutations per chunk; bounds memory (500 x 5 rankings x 68 regions: 1.4 MB)."""
@@ -97,7 +97,7 @@ def _spread(ranks: Floats) -> Floats:
 
 METRICS = ("sum", "density")
 
-RANKING_AGREEMENT_TABLE = declared("ranking_agreement")
+RANKING_AGREEMENT_TABLE = declared("ranking_agreement", __file__)
 
 
 @dataclass(frozen=True, eq=False)

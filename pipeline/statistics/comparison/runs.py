@@ -22,6 +22,7 @@ from statsmodels.stats.multitest import multipletests
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.documents import known_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -45,14 +46,13 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     weighted_mean,
 )
-from heatlas.pipeline.statistics.tables import declared
 
 MIN_PARTICIPANTS = 2
 """Fewer shared participants are refused."""
 ALIKE = "both are right and wrong about the same participants"
 
 
-MCNEMAR_TABLE = declared("mcnemar")
+MCNEMAR_TABLE = declared("mcnemar", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,9 +216,9 @@ def _means(values: RelevanceValues, ids: set[str], metric: str, map_name: str, g
     return chosen
 
 
-RUNS_TABLE = declared("family_comparison")
-MAPS_TABLE = declared("map_comparison")
-MAP_AGREEMENT_TABLE = declared("map_agreement")
+RUNS_TABLE = declared("family_comparison", __file__)
+MAPS_TABLE = declared("map_comparison", __file__)
+MAP_AGREEMENT_TABLE = declared("map_agreement", __file__)
 UNMEASURED = "no scores of maps: run heatlas evaluate on this run"
 
 

@@ -21,12 +21,11 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.declared import TEXTS, Form, Table
+from heatlas.pipeline.run.declared import TEXTS, Form, Table, declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
-from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.images import standardised
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
@@ -207,7 +206,7 @@ MEASURES = (INTENSITY, LOG_JACOBIAN)
 NO_CHANGE = 1e-6
 """Standard deviation of a log-Jacobian below which the registration was affine."""
 
-IMAGE_REGIONS_TABLE = declared("image_regions")
+IMAGE_REGIONS_TABLE = declared("image_regions", __file__)
 
 
 def measure_images(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> bool:

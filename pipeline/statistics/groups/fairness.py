@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -47,7 +48,6 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     scaled_intervals,
     with_exact_shares,
 )
-from heatlas.pipeline.statistics.tables import declared
 
 METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 AT_ONCE = 500
@@ -186,7 +186,7 @@ No studentised statistic tried mends it: with variances of each side, or shares 
 permutation, sensitivity is as far off or further (docs/benchmarks/statistics.md).
 """
 
-FAIRNESS_TABLE = declared("fairness")
+FAIRNESS_TABLE = declared("fairness", __file__)
 
 
 def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:

@@ -21,6 +21,7 @@ import pandas as pd
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -60,12 +61,11 @@ from heatlas.pipeline.statistics.linear.fold_effect import (
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import OF_INTERVAL, caveats_of_groups, mean_intervals
-from heatlas.pipeline.statistics.tables import declared
 
 WELCH = "Welch"
 NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"
 
-SUBGROUPS_TABLE = declared("subgroups")
+SUBGROUPS_TABLE = declared("subgroups", __file__)
 
 
 def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -158,7 +158,7 @@ def _with_class_difference(
     )
 
 
-INTERACTIONS_TABLE = declared("interactions")
+INTERACTIONS_TABLE = declared("interactions", __file__)
 
 
 def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -257,7 +257,7 @@ CLASS = "label"
 FEWEST_KNOWN = 0.8
 """Share of participants for whom a covariate must be known; a rarer one would exclude too many from every test."""
 
-MAIN_EFFECTS_TABLE = declared("main_effects")
+MAIN_EFFECTS_TABLE = declared("main_effects", __file__)
 Models = dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]]
 """Models, with variance groups, by variable, whether fold is held, and the scans that have a value."""
 

@@ -20,6 +20,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.layout.scan_files import LRP, beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -38,12 +39,11 @@ from heatlas.pipeline.statistics.data.values import (
 from heatlas.pipeline.statistics.groups.gains import write_places
 from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS
 from heatlas.pipeline.statistics.resampling.means import mean_intervals
-from heatlas.pipeline.statistics.tables import declared
 
 TOTAL = "all"
 
-DEMOGRAPHICS_TABLE = declared("demographics")
-DEMOGRAPHIC_TESTS_TABLE = declared("demographic_tests")
+DEMOGRAPHICS_TABLE = declared("demographics", __file__)
+DEMOGRAPHIC_TESTS_TABLE = declared("demographic_tests", __file__)
 _NOTHING = {**dict.fromkeys(("statistic", "p", "hedges_g", "hedges_g_low", "hedges_g_high"), np.nan), "note": None}
 _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 
@@ -132,7 +132,7 @@ def _facts(scan: Scan) -> dict[str, Any]:
     return {"participant_id": scan.participant_id, "label": scan.label, "scans": 1.0, **values}
 
 
-REGION_SUMMARY_TABLE = declared("region_summary")
+REGION_SUMMARY_TABLE = declared("region_summary", __file__)
 
 
 def region_summary(values: RelevanceValues, cohort: CohortConfig, confidence: float, seed: int) -> pd.DataFrame:
@@ -211,7 +211,7 @@ def _mean(values: Floats) -> Floats:
 
 BILATERAL = "bilateral"
 
-EXPLORER_TABLE = declared("region_explorer")
+EXPLORER_TABLE = declared("region_explorer", __file__)
 
 _EFFECTS = ["hedges_g", "hedges_g_low", "hedges_g_high", "p", "p_fwe", "p_fdr"]
 _MEASURES = ["share", "density", "sum"]

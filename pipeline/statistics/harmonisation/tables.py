@@ -11,6 +11,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -30,14 +31,17 @@ from heatlas.pipeline.statistics.harmonisation.sites import (
     site_effect,
 )
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
-from heatlas.pipeline.statistics.tables import declared_tables
 
 CLASSES_NEED_SITE = "classes compared in these values: hold site"
-HARMONISATION_TABLES = declared_tables(
-    "harmonised_relevance", "harmonised_volumes", "harmonisation_models", "site_effects"
-)
-HARMONISED_RELEVANCE_TABLE, HARMONISED_VOLUMES_TABLE, HARMONISATION_MODELS_TABLE, SITE_EFFECTS_TABLE = (
-    HARMONISATION_TABLES
+HARMONISED_RELEVANCE_TABLE = declared("harmonised_relevance", __file__)
+HARMONISED_VOLUMES_TABLE = declared("harmonised_volumes", __file__)
+HARMONISATION_MODELS_TABLE = declared("harmonisation_models", __file__)
+SITE_EFFECTS_TABLE = declared("site_effects", __file__)
+HARMONISATION_TABLES = (
+    HARMONISED_RELEVANCE_TABLE,
+    HARMONISED_VOLUMES_TABLE,
+    HARMONISATION_MODELS_TABLE,
+    SITE_EFFECTS_TABLE,
 )
 
 

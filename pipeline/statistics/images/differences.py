@@ -16,6 +16,7 @@ import pandas as pd
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -30,7 +31,6 @@ from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Excha
 from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 from heatlas.pipeline.statistics.resampling.means import OF_P, caveat_of_size
-from heatlas.pipeline.statistics.tables import declared
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +117,8 @@ CLEAR = 0.05
 VERDICTS = ("differs and is used", "differs, not used", "used, does not differ", "neither", "not tested")
 BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN = VERDICTS
 
-IMAGE_DIFFERENCES_TABLE = declared("image_differences")
-IMAGE_AGREEMENT_TABLE = declared("image_agreement")
+IMAGE_DIFFERENCES_TABLE = declared("image_differences", __file__)
+IMAGE_AGREEMENT_TABLE = declared("image_agreement", __file__)
 FEWEST_REGIONS = 5
 MOST_DRAWS = 2_000
 """Most draws of the bootstrap; each fits all regions again."""

@@ -27,6 +27,7 @@ from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
@@ -40,7 +41,6 @@ from heatlas.pipeline.statistics.data.values import INTENSITY, LOG_JACOBIAN, joi
 from heatlas.pipeline.statistics.images.differences import Adjusted, class_model
 from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, cluster_table, voxel_test
 from heatlas.pipeline.statistics.resampling.means import OF_FAMILY, caveat_of_size
-from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.images import standardised
 
 FWHM_PER_SD = float(np.sqrt(8 * np.log(2)))
@@ -102,8 +102,8 @@ STATISTICS: Mapping[str, str] = {
     "oneMinusPTfce": "1 - p, family-wise by the largest |TFCE| of each permutation",
 }
 """Maps that are written, and what they hold."""
-VOXEL_TESTS_TABLE = declared("voxel_tests")
-VOXEL_CLUSTERS_TABLE = declared("voxel_clusters")
+VOXEL_TESTS_TABLE = declared("voxel_tests", __file__)
+VOXEL_CLUSTERS_TABLE = declared("voxel_clusters", __file__)
 VOXELWISE_TABLES = (VOXEL_TESTS_TABLE, VOXEL_CLUSTERS_TABLE)
 
 

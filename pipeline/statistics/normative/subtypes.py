@@ -15,6 +15,7 @@ import pandas as pd
 
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import NormativeConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -34,6 +35,10 @@ from heatlas.pipeline.statistics.normative.clustering import (
     stability,
 )
 from heatlas.pipeline.statistics.normative.w_scores import (
+    W_CALIBRATION_TABLE,
+    W_FINGERPRINTS_TABLE,
+    W_NORMS_TABLE,
+    W_SCORES_TABLE,
     calibration_table,
     fingerprint_table,
     norm_table,
@@ -41,7 +46,6 @@ from heatlas.pipeline.statistics.normative.w_scores import (
     score_table,
 )
 from heatlas.pipeline.statistics.resampling.means import caveats_of_groups
-from heatlas.pipeline.statistics.tables import declared, declared_tables
 
 MIN_PARTICIPANTS = 10
 """Smallest number of patients for subtyping."""
@@ -55,9 +59,9 @@ OF_VOLUME = ("hippocampus_mm3", "hippocampus/tiv")
 OF_NETWORKS = ("probability", "level")
 """Variables that depend on the network of the fold."""
 
-SUBTYPES_TABLE = declared("subtypes")
-SUBTYPE_NUMBERS_TABLE = declared("subtype_numbers")
-SUBTYPE_COMPARISON_TABLE = declared("subtype_comparison")
+SUBTYPES_TABLE = declared("subtypes", __file__)
+SUBTYPE_NUMBERS_TABLE = declared("subtype_numbers", __file__)
+SUBTYPE_COMPARISON_TABLE = declared("subtype_comparison", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,8 +254,14 @@ def _agreement(solution: Subtypes, name: str, other: Mapping[str, Any]) -> dict[
     return row | {"n_participants": len(shared), "n_permutations": 0, "exact": False}
 
 
-NORMATIVE_TABLES = declared_tables(
-    "w_scores", "w_norms", "w_calibration", "w_fingerprints", "subtypes", "subtype_numbers", "subtype_comparison"
+NORMATIVE_TABLES = (
+    W_SCORES_TABLE,
+    W_NORMS_TABLE,
+    W_CALIBRATION_TABLE,
+    W_FINGERPRINTS_TABLE,
+    SUBTYPES_TABLE,
+    SUBTYPE_NUMBERS_TABLE,
+    SUBTYPE_COMPARISON_TABLE,
 )
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -27,7 +28,6 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     weighted_mean,
 )
-from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.stage import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
@@ -37,7 +37,7 @@ AUC, BALANCED = "auc_within_folds", "balanced_accuracy"
 PERMUTATIONS = 1999
 ROUNDING = 1e-12
 
-BASELINES_TABLE = declared("baselines")
+BASELINES_TABLE = declared("baselines", __file__)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -27,13 +28,12 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     with_exact_shares,
 )
-from heatlas.pipeline.statistics.tables import declared
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Edges of the probability bins: narrow at the ends, where most predictions lie."""
 
-CALIBRATION_TABLE = declared("calibration")
-PRECISION_RECALL_TABLE = declared("precision_recall")
+CALIBRATION_TABLE = declared("calibration", __file__)
+PRECISION_RECALL_TABLE = declared("precision_recall", __file__)
 
 
 def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
@@ -118,8 +118,8 @@ def measured_by_fold(
     return pd.DataFrame(rows, columns=list(_MEASURED))
 
 
-PERFORMANCE_TABLE = declared("performance")
-ROC_TABLE = declared("roc")
+PERFORMANCE_TABLE = declared("performance", __file__)
+ROC_TABLE = declared("roc", __file__)
 
 
 WITHIN_FOLDS = "auc_within_folds"

@@ -19,6 +19,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, renamed
@@ -40,10 +41,9 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     weighted_slope,
 )
 from heatlas.pipeline.statistics.resampling.means import VERY_SKEWED
-from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE
 
-PERFORMANCE_NUMBER_TABLE = declared("performance_number")
+PERFORMANCE_NUMBER_TABLE = declared("performance_number", __file__)
 
 SKEWED = "the target is skewed: its few largest values decide r and r2, and the interval of 95 % misses 6 to 9 %"
 """Where the target's skewness is above `VERY_SKEWED` (docs/benchmarks/statistics.md)."""
@@ -91,8 +91,8 @@ def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     return table.assign(note=pd.Series(SKEWED, table.index, dtype=object).where(of_squares & is_skewed, None))
 
 
-PERFORMANCE_CLASSES_TABLE = declared("performance_classes")
-CONFUSION_TABLE = declared("confusion")
+PERFORMANCE_CLASSES_TABLE = declared("performance_classes", __file__)
+CONFUSION_TABLE = declared("confusion", __file__)
 
 
 def class_metrics(
@@ -145,7 +145,7 @@ OF_FOLDS = "mean of folds"
 LIMITS: Mapping[str, tuple[float, float]] = {"r": (-1.0, 1.0), "mae": (0.0, np.inf)}
 """Smallest and largest possible value of metrics that are no share of 1."""
 
-PERFORMANCE_REPEATS_TABLE = declared("performance_repeats")
+PERFORMANCE_REPEATS_TABLE = declared("performance_repeats", __file__)
 
 
 def corrected_interval(values: Floats, test_to_train: float, confidence: float) -> tuple[float, float]:

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -51,7 +52,6 @@ from heatlas.pipeline.statistics.progression.hazards import (
     score_statistics,
 )
 from heatlas.pipeline.statistics.requested import SHORT_NAMES
-from heatlas.pipeline.statistics.tables import declared
 
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")
@@ -155,7 +155,7 @@ PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same part
 WELL_POWERED = 2
 """Factor on the required events per variable below which a note warns; 10 in all, the rule of Peduzzi et al. (1995)."""
 
-COX_TABLE = declared("cox")
+COX_TABLE = declared("cox", __file__)
 
 
 @dataclass(frozen=True, eq=False)

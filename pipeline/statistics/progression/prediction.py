@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
@@ -38,13 +39,12 @@ from heatlas.pipeline.statistics.progression.hazards import (
     permuted_concordance,
 )
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals, ratio, with_exact_shares
-from heatlas.pipeline.statistics.tables import declared
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"
 SHARES = ("sensitivity", "specificity", "balanced_accuracy")
 
-PROGRESSION_TABLE = declared("progression")
+PROGRESSION_TABLE = declared("progression", __file__)
 
 
 @dataclass(frozen=True, eq=False)
