@@ -183,7 +183,9 @@ def site_prediction_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
     frame, settings = inputs.frame, inputs.config.statistics
-    chosen = _at_large_sites(frame, target, settings.shortcuts.min_participants)
+    people = frame.groupby(target)["participant_id"].nunique()
+    large = people.index[people >= settings.shortcuts.min_participants]
+    chosen = frame[target].isin(large).to_numpy(bool)
     left_out = int((~chosen).sum())
     base: dict[str, Any] = dict.fromkeys(SITE_PREDICTION_TABLE.meanings)
     base |= {"target": target, "n_left_out": left_out, "interval": "none"}
@@ -206,12 +208,6 @@ def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
         for m, name in enumerate(inputs.values.maps)
     }
     return [base | row for row in _predictions(target, features, scans, settings, inputs.seed)]
-
-
-def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> Flags:
-    """Scans with a known site that has enough participants."""
-    people = frame.groupby(target)["participant_id"].nunique()
-    return frame[target].isin(people.index[people >= fewest]).to_numpy(bool)
 
 
 def scaled_within(sums: Floats, fold: NDArray[Any]) -> Floats:

@@ -59,10 +59,8 @@ PRODUCTS = (MatrixProduct, Product)
 """Both factors get half of the relevance; `pipeline.attribution.lrp.propagation`."""
 LOCAL = (*PRODUCTS, nn.Softmax, Moved)
 """Operations whose relevance goes back through their derivative at the values of the volume."""
-FOLLOWERS = (
-    nn.BatchNorm3d, *(kind for kind in PASSED if kind is not nn.Flatten), *ACTIVATIONS, *NORMALISATIONS, nn.MaxPool3d,
-    nn.AdaptiveMaxPool3d,
-)  # fmt: skip
+_SAME_GRID = tuple(kind for kind in PASSED if kind is not nn.Flatten)
+FOLLOWERS = (nn.BatchNorm3d, *_SAME_GRID, *ACTIVATIONS, *NORMALISATIONS, nn.MaxPool3d, nn.AdaptiveMaxPool3d)
 
 
 @dataclass(frozen=True)
@@ -305,9 +303,8 @@ def labelled(operation: Operation) -> str:
     return f"{operation.name} ({getattr(kind, '__name__', kind)})"
 
 
-LINEAR = (
-    "mean", "sum", operator.neg, operator.sub, operator.add, torch.mean, torch.sum, torch.sub, F.interpolate,
-)  # fmt: skip
+_SUMS = ("mean", "sum", torch.mean, torch.sum)
+LINEAR = (*_SUMS, operator.neg, operator.sub, operator.add, torch.sub, F.interpolate)
 """Functions and methods of tensors that are linear in all values together."""
 
 

@@ -105,10 +105,8 @@ def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[Regi
     return sources
 
 
-TELL_THE_CLASS = (
-    "label", "target", "diagnosis", "progression", "course", "logit_negative", "logit_positive", "probability",
-    "predicted", "outcome", "fold",
-)  # fmt: skip
+_OF_CLASS = ("label", "target", "diagnosis", "progression", "course")
+TELL_THE_CLASS = (*_OF_CLASS, "logit_negative", "logit_positive", "probability", "predicted", "outcome", "fold")
 """Columns that contain or derive from the class of a scan."""
 
 _OTHERS = "everything_else"

@@ -51,7 +51,6 @@ from heatlas.pipeline.statistics.data.values import (
     stacked,
     untested,
 )
-from heatlas.pipeline.statistics.linear.design import Design
 from heatlas.pipeline.statistics.linear.fold_effect import (
     FoldModel,
     fold_of_participants,
@@ -311,10 +310,11 @@ def _test_source(
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
     test = freedman_lane(values, design, model.exchange, Resampling.orders(settings, rng), groups)
     notes = [joined(problem, lacking, sparse, design.note) for problem in test.problems]
+    level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0]) if test.df_tested == 1 else None
     return pd.DataFrame({"group": features.groups, **test.columns()}).assign(
         source=features.source,
         variable=variable,
-        contrast=_contrast(design, variable, test.df_tested),
+        contrast=level and f"{level[1]} - the other",  # of a factor with two levels, in the direction of the estimate
         covariates=", ".join(model.covariates) or None,
         note=np.array(notes, dtype=object),
     )
@@ -326,9 +326,3 @@ def _covariates(names: list[str], frame: pd.DataFrame) -> tuple[list[str], str |
     kept = [str(name) for name in has_value if has_value[name].mean() >= FEWEST_KNOWN]
     rare = [f"{name} ({int(has_value[name].sum())} of {len(has_value)})" for name in has_value if name not in kept]
     return kept, f"not adjusted for, known for too few participants: {', '.join(rare)}" if rare else None
-
-
-def _contrast(design: Design, variable: str, df_tested: int) -> str | None:
-    """Levels of a two-level factor in the direction of the estimate; None otherwise."""
-    level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0])
-    return f"{level[1]} - the other" if level is not None and df_tested == 1 else None

@@ -280,7 +280,8 @@ def _bilateral(
         for scan_group in table["scan_group"].unique()
     ]
     table = table.merge(pd.concat(shares, ignore_index=True), on=["map", "group", "scan_group"], how="left")
-    table["lobe"] = table["group"].map(_lobe_by_group(regions))
+    lobes = {group: {regions.by_number(n).lobe for n in numbers} for group, numbers in regions.groups.items()}
+    table["lobe"] = table["group"].map({group: min(names) for group, names in lobes.items() if len(names) == 1})
     table["n_voxels"] = np.nan
     if relevance is not None:
         n_voxels = relevance.drop_duplicates(["region"]).groupby("group")["n_voxels"].sum()
@@ -320,9 +321,3 @@ def _single(
         blocks.append(rows.assign(scan_group=scan_group, n_participants=people, n_scans=scans))
     missing = dict.fromkeys(["mean_gain", *_EFFECTS], np.nan)
     return pd.concat(blocks, ignore_index=True).assign(tested=None, **missing)
-
-
-def _lobe_by_group(regions: RegionTable) -> dict[str, str]:
-    """Lobe of each bilateral group whose regions all lie in it."""
-    lobes = {group: {regions.by_number(n).lobe for n in numbers} for group, numbers in regions.groups.items()}
-    return {group: next(iter(names)) for group, names in lobes.items() if len(names) == 1}

@@ -30,10 +30,8 @@ FUNCTIONS = ("I", "C", "log", "log1p", "log10", "sqrt", "exp", "center", "scale"
 """Functions allowed in a formula: I and C as in R, logarithm, square root, exponential, and formulaic's transforms."""
 ARITHMETIC = {"log": np.log, "log1p": np.log1p, "log10": np.log10, "sqrt": np.sqrt, "exp": np.exp}
 _QUOTIENT = re.compile(r"(?<![\w`{./])([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)(?![\w`}(/])")
-_ALLOWED_NODES = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.operator,
-    ast.unaryop, ast.Tuple, ast.List,
-)  # fmt: skip
+_ALLOWED_LEAVES = (ast.Constant, ast.Name, ast.Load, ast.keyword, ast.operator, ast.unaryop)
+_ALLOWED_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Call, ast.Tuple, ast.List, *_ALLOWED_LEAVES)
 
 
 @dataclass(frozen=True)
@@ -124,9 +122,8 @@ def _names(factor: str, columns: Sequence[str]) -> set[str] | None:
 PARTICIPANT = "participant_id"
 ONE_PER_PERSON = ("sex", "apoe4")
 """Columns that cannot have two values in one participant."""
-ALWAYS_CATEGORIES = (
-    "site", "sex", "diagnosis", "label", "field_strength", "participant_id", "session_id", "fold",
-)  # fmt: skip
+_IDENTITY = ("participant_id", "session_id", "fold")
+ALWAYS_CATEGORIES = ("site", "sex", "diagnosis", "label", "field_strength", *_IDENTITY)
 """Columns whose numbers are category codes."""
 POOLED = "(few)"
 """Level that replaces levels with one participant."""

@@ -49,10 +49,9 @@ from heatlas.pipeline.statistics.resampling.means import caveats_of_groups
 
 MIN_PARTICIPANTS = 10
 """Smallest number of patients for subtyping."""
-COMPARED = (
-    "level", "mmse", "cdr", "cdrsb", "adas11", "adas13", "moca", "faq", "hippocampus_mm3", "hippocampus/tiv", "tiv_mm3",
-    "age", "education", "apoe4", "abeta", "tau", "ptau", "probability",
-)  # fmt: skip
+_SCORES = ("mmse", "cdr", "cdrsb", "adas11", "adas13", "moca", "faq")
+_VOLUMES = ("hippocampus_mm3", "hippocampus/tiv", "tiv_mm3")
+COMPARED = ("level", *_SCORES, *_VOLUMES, "age", "education", "apoe4", "abeta", "tau", "ptau", "probability")
 """Variables that subtypes are compared in, if available; severity first."""
 OF_VOLUME = ("hippocampus_mm3", "hippocampus/tiv")
 """Variables that subtypes by volume are derived from."""

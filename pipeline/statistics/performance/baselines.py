@@ -105,12 +105,12 @@ def _measures(compared: _Compared, fold: NDArray[Any]) -> Mapping[str, Callable[
 
     if not units:
         return {"mae": lambda score, weights: weighted_mean(np.abs(score[:, 0] - target), weights)}
-    return {AUC: areas, BALANCED: lambda score, weights: _balanced_accuracy(target, _classes(score), weights)}
 
+    def balanced(score: Floats, weights: Floats) -> Floats:
+        classes = (score[:, 0] > 0.5).astype(float) if score.shape[1] == 1 else score.argmax(axis=1).astype(float)
+        return _balanced_accuracy(target, classes, weights)
 
-def _classes(score: Floats) -> Floats:
-    """The class that scores say."""
-    return (score[:, 0] > 0.5).astype(float) if score.shape[1] == 1 else score.argmax(axis=1).astype(float)
+    return {AUC: areas, BALANCED: balanced}
 
 
 def _exchange(compared: _Compared, fold: NDArray[Any], swap: Flags) -> Floats:
