@@ -25,16 +25,10 @@ from heatlas.atlases.spaces import Grid, write_template_image
 from heatlas.pipeline.cohort.people.splits import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
+from heatlas.pipeline.regions import ranking
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.maps import PARTIAL_TABLE, add_part
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.ranking import (
-    BETA_OVERLAP_TABLE,
-    FINGERPRINTS_TABLE,
-    fingerprint_table,
-    least_voxels,
-    overlap_table,
-)
 from heatlas.pipeline.regions.tables import (
     ALL,
     OUTCOMES,
@@ -78,7 +72,7 @@ def aggregate_relevance(
     channels = [work.files(scan).channel_table for scan in scans if config.cohort.further_suffixes]
     relevant = text_digest(of_scans[list(PREDICTION_COLUMNS)].to_csv(index=False))
     gain_reference = config.regions.gain_reference
-    least = least_voxels(config.registration.resolution_mm)
+    least = ranking.least_voxels(config.registration.resolution_mm)
     lrp_names = [name for name in map(lrp_map_name, sorted(config.attribution.betas)) if name in map_names]
     done = run_step(
         layout,
@@ -117,8 +111,8 @@ def _write_tables(
     RELEVANCE_AUDIT_TABLE.write(layout, pd.concat(shares, ignore_index=True))
     columns = [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
     RELEVANCE_BILATERAL_TABLE.write(layout, bilateral[columns])
-    FINGERPRINTS_TABLE.write(layout, fingerprint_table(bilateral, map_names, least))
-    BETA_OVERLAP_TABLE.write(layout, overlap_table(bilateral, lrp_names))
+    ranking.FINGERPRINTS_TABLE.write(layout, ranking.fingerprint_table(bilateral, map_names, least))
+    ranking.BETA_OVERLAP_TABLE.write(layout, ranking.overlap_table(bilateral, lrp_names))
     written = list(STAGE_TABLES)
     if channels:
         by_scan = [RELEVANCE_CHANNELS_TABLE.read(path) for path in channels]
@@ -133,8 +127,8 @@ STAGE_TABLES = (
     RELEVANCE_TABLE,
     RELEVANCE_AUDIT_TABLE,
     RELEVANCE_BILATERAL_TABLE,
-    FINGERPRINTS_TABLE,
-    BETA_OVERLAP_TABLE,
+    ranking.FINGERPRINTS_TABLE,
+    ranking.BETA_OVERLAP_TABLE,
 )
 """Those of every run; ``relevance_channels.tsv`` is written where networks see several kinds of images."""
 

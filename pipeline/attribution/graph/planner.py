@@ -16,16 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from heatlas.pipeline.attribution.graph.layers import (
-    AdaptiveMaxPool,
-    Averaging,
-    Convolution,
-    FullyConnected,
-    LinearMap,
-    MaxPool,
-    folded,
-    triple,
-)
+from heatlas.pipeline.attribution.graph import layers
 from heatlas.pipeline.attribution.network_view import split_layers
 from heatlas.pipeline.models.graph.operations import (
     ACTIVATIONS,
@@ -70,7 +61,7 @@ class Weights:
     `bias`: broadcastable to the units. `first`: whether its input is the volume.
     """
 
-    linear: LinearMap
+    linear: layers.LinearMap
     weight: Tensor
     bias: Tensor | None
     first: bool
@@ -90,8 +81,8 @@ class PlannedStep:
     inputs: tuple[str, ...]
     value: str
     weights: Weights | None = None
-    averaging: Averaging | None = None
-    pool: MaxPool | AdaptiveMaxPool | None = None
+    averaging: layers.Averaging | None = None
+    pool: layers.MaxPool | layers.AdaptiveMaxPool | None = None
 
     @property
     def head(self) -> nn.Module | None:
@@ -210,7 +201,7 @@ def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: boo
         inputs=inputs,
         value=last.value,
         weights=_weights(head.module, norm, near_input),
-        averaging=Averaging(head.module) if isinstance(head.module, POOLINGS) else None,
+        averaging=layers.Averaging(head.module) if isinstance(head.module, POOLINGS) else None,
         pool=pool,
     )
 
@@ -218,13 +209,13 @@ def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: boo
 def _weights(module: nn.Module | None, norm: nn.BatchNorm3d | None, first: bool) -> Weights | None:
     if isinstance(module, nn.Linear):
         added = None if module.bias is None else module.bias.detach()
-        return Weights(FullyConnected(), module.weight.detach(), added, first)
+        return Weights(layers.FullyConnected(), module.weight.detach(), added, first)
     if not isinstance(module, nn.Conv3d):
         return None
     weight: Tensor = module.weight
     bias: Tensor | None = module.bias
     if norm is not None:
-        weight, bias = folded(weight, bias, norm)
+        weight, bias = layers.folded(weight, bias, norm)
     offset = None if bias is None else bias.detach().view(-1, 1, 1, 1)
     return Weights(_convolution(module), weight.detach(), offset, first)
 
@@ -268,25 +259,25 @@ def _past_normalisation(program: Program, value: str) -> str:
     return users[0].value if isinstance(users[0].module, nn.BatchNorm3d) else value
 
 
-def _convolution(module: nn.Conv3d) -> Convolution:
+def _convolution(module: nn.Conv3d) -> layers.Convolution:
     padding = module.padding
     if padding == "same":
         padding = tuple(d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
     elif isinstance(padding, str):
         padding = (0, 0, 0)
-    return Convolution(module.stride, padding, module.dilation, module.groups)
+    return layers.Convolution(module.stride, padding, module.dilation, module.groups)
 
 
-def max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
+def max_pool(module: nn.Module) -> layers.MaxPool | layers.AdaptiveMaxPool | None:
     if isinstance(module, nn.AdaptiveMaxPool3d):
-        return AdaptiveMaxPool(module.output_size)
+        return layers.AdaptiveMaxPool(module.output_size)
     if not isinstance(module, nn.MaxPool3d):
         return None
-    return MaxPool(
-        triple(module.kernel_size),
-        triple(module.stride),
-        triple(module.padding),
-        triple(module.dilation),
+    return layers.MaxPool(
+        layers.triple(module.kernel_size),
+        layers.triple(module.stride),
+        layers.triple(module.padding),
+        layers.triple(module.dilation),
         module.ceil_mode,
     )
 

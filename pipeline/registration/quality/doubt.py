@@ -9,11 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.quality.outliers import (
-    flag_reasons,
-    region_reasons,
-    worst_regions,
-)
+from heatlas.pipeline.registration.quality import outliers
 from heatlas.pipeline.registration.quality.sides import Sides
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.declared import declared
@@ -100,8 +96,8 @@ def add_doubt(
     """
     registered = (quality["status"] == "registered").to_numpy()
     good = [scan for scan, fine in zip(scans, registered, strict=True) if fine]
-    reasons = flag_reasons(quality[registered], [scan.age for scan in good])
-    local = region_reasons(regions)
+    reasons = outliers.flag_reasons(quality[registered], [scan.age for scan in good])
+    local = outliers.region_reasons(regions)
     scores: dict[str, float] = {}
     side_of: dict[str, str] = {}
     if sides is not None:
@@ -123,7 +119,7 @@ def add_doubt(
         for scan in good
     }
     decisions = decide(scans, flags, config.flagged, FLAGGED_TABLE.path(layout), figures) if decided else {}
-    worst = worst_regions(regions)
+    worst = outliers.worst_regions(regions)
     rounded = [round(float(scores[scan.name]), 3) if scan.name in scores else None for scan in scans]
     columns = {
         "side_score": pd.Series(rounded, quality.index, dtype=float),

@@ -30,13 +30,7 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
-from heatlas.pipeline.statistics.comparison.rankings import (
-    METRICS,
-    Rankings,
-    agreement_table,
-    mean_over_people,
-    populations,
-)
+from heatlas.pipeline.statistics.comparison import rankings
 from heatlas.pipeline.statistics.data.inputs import renamed
 from heatlas.pipeline.statistics.data.values import RelevanceValues, joined
 from heatlas.pipeline.statistics.resampling.bootstrap import (
@@ -190,28 +184,28 @@ def atlases_note(runs: Sequence[Run]) -> str | None:
 
 def run_agreement_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
     """Agreement of region rankings between runs, for each map in all of them; settings of the first run."""
-    return agreement_table(_rankings(runs, scans), runs[0].config.statistics, seed)
+    return rankings.agreement_table(_rankings(runs, scans), runs[0].config.statistics, seed)
 
 
-def _rankings(runs: Sequence[Run], scans: Sequence[str]) -> Iterator[Rankings]:
+def _rankings(runs: Sequence[Run], scans: Sequence[str]) -> Iterator[rankings.Rankings]:
     first = runs[0].values
     explained = set(scans).intersection(*(run.values.scans["scan_id"] for run in runs))
     maps = [name for name in first.maps if all(name in run.values.maps for run in runs)]
     groups = [name for name in first.groups if all(name in run.values.groups for run in runs)]
     lost = len(set().union(*(run.values.groups for run in runs))) - len(groups)
     note = joined(atlases_note(runs), f"{counted(lost, 'region')} missing in a run left out" if lost else None)
-    for population, chosen in populations(first.scans["target"].to_numpy(float)).items():
+    for population, chosen in rankings.populations(first.scans["target"].to_numpy(float)).items():
         rows = first.scans[chosen & first.scans["scan_id"].isin(explained).to_numpy(bool)]
         ids, people = set(rows["scan_id"]), rows["participant_id"].nunique()
-        for metric in METRICS:
+        for metric in rankings.METRICS:
             for map_name in maps:
                 means = {run.name: _means(run.values, ids, metric, map_name, groups) for run in runs}
-                yield Rankings("runs", map_name, metric, population, means, people, len(rows), note)
+                yield rankings.Rankings("runs", map_name, metric, population, means, people, len(rows), note)
 
 
 def _means(values: RelevanceValues, ids: set[str], metric: str, map_name: str, groups: Sequence[str]) -> Floats:
     """Mean of each group over the participants of the scans named."""
-    means = mean_over_people(values, metric, values.scans["scan_id"].isin(ids).to_numpy(bool))
+    means = rankings.mean_over_people(values, metric, values.scans["scan_id"].isin(ids).to_numpy(bool))
     chosen: Floats = means[values.maps.index(map_name), [values.groups.index(name) for name in groups]]
     return chosen
 
@@ -341,7 +335,7 @@ def _means_of_positive(run: Run, explained: set[str], groups: Sequence[str]) -> 
     """Mean densities (maps, groups) over participants of the positive class, and how many they are."""
     values = run.values
     chosen = (values.scans["target"].to_numpy(float) == 1) & values.scans["scan_id"].isin(explained).to_numpy(bool)
-    means = mean_over_people(values, "density", chosen)
+    means = rankings.mean_over_people(values, "density", chosen)
     places = [values.groups.index(name) for name in groups]
     return means[:, places], values.scans["participant_id"][chosen].nunique()
 

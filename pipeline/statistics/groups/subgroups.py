@@ -51,12 +51,7 @@ from heatlas.pipeline.statistics.data.values import (
     stacked,
     untested,
 )
-from heatlas.pipeline.statistics.linear.fold_effect import (
-    FoldModel,
-    fold_of_participants,
-    model_within_folds,
-    with_variances,
-)
+from heatlas.pipeline.statistics.linear import fold_effect
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import OF_INTERVAL, caveats_of_groups, mean_intervals
@@ -132,7 +127,7 @@ def _with_class_difference(
             table["note"] = [joined(note, suppressed) for note in table["note"]]
         return table
     means = participant_means(values[used], codes)
-    fold, no_fold = fold_of_participants(scans[used], settings.fold_effect)
+    fold, no_fold = fold_effect.fold_of_participants(scans[used], settings.fold_effect)
     difference = difference_within(means, is_positive, fold, np.ones((1, len(means))))[0]
     error, df = welch_within(means, is_positive, fold)
     critical = t_distribution.isf((1 - settings.confidence) / 2, df)
@@ -208,7 +203,7 @@ def _of_variable(
     others = [term.strip() for term in settings.covariates.split("+") if term.strip() not in ("", variable)]
     formula = " + ".join([*others, "_positive", "_level", "_positive:_level"])
     of_class = coded["_positive"].tolist()
-    model = model_within_folds(formula, "_positive:_level", coded, settings.fold_effect, of_class)
+    model = fold_effect.model_within_folds(formula, "_positive:_level", coded, settings.fold_effect, of_class)
     design = model.design
     rng = generator(inputs.seed, "statistics", "interactions", variable)
     relevance = columns.values[two.rows]
@@ -257,7 +252,7 @@ FEWEST_KNOWN = 0.8
 """Share of participants for whom a covariate must be known; a rarer one would exclude too many from every test."""
 
 MAIN_EFFECTS_TABLE = declared("main_effects", __file__)
-Models = dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]]
+Models = dict[tuple[str, bool, bytes], tuple[fold_effect.FoldModel, list[Any] | None]]
 """Models, with variance groups, by variable, whether fold is held, and the scans that have a value."""
 
 
@@ -304,8 +299,8 @@ def _test_source(
     others, sparse = _covariates([name for name in variables if name != variable], frame)
     key = variable, settings.fold_effect and features.source != VOLUME, has_value.tobytes()
     if key not in models:
-        held = model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
-        models[key] = with_variances(held, frame[variable].tolist(), variable)
+        held = fold_effect.model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
+        models[key] = fold_effect.with_variances(held, frame[variable].tolist(), variable)
     (model, groups), design = models[key], models[key][0].design
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
     test = freedman_lane(values, design, model.exchange, Resampling.orders(settings, rng), groups)

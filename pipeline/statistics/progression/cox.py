@@ -42,15 +42,7 @@ from heatlas.pipeline.statistics.data.members import (
 from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add_false_discovery_rate, two_sided_p
-from heatlas.pipeline.statistics.progression.hazards import (
-    SINGULAR,
-    Hazard,
-    comparable_pairs,
-    concordance,
-    hazard_per_sd,
-    martingale_residuals,
-    score_statistics,
-)
+from heatlas.pipeline.statistics.progression import hazards
 from heatlas.pipeline.statistics.requested import SHORT_NAMES
 
 MODEL = "model"
@@ -259,7 +251,7 @@ def _with_family_notes(families: Iterator[_Fitted]) -> list[_Fitted]:
 
 def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
     time, event = cohort.time[together.complete], cohort.event[together.complete]
-    pairs = comparable_pairs(time, event)
+    pairs = hazards.comparable_pairs(time, event)
     competing, n = cohort.competing[together.complete], len(time)
     base: dict[str, Any] = {"covariates": " + ".join(together.covariates) or None, "event": AT_ANY_TIME}
     base |= {"n_participants": n, "n_scans": n, "n_missing": int((~together.complete).sum())}
@@ -269,7 +261,11 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
     rows = []
     for place, predictor in enumerate(together.members):
         x = together.known(predictor)
-        hazard = Hazard.none(refused) if refused else hazard_per_sd(time, event, x, columns, settings.confidence)
+        hazard = (
+            hazards.Hazard.none(refused)
+            if refused
+            else hazards.hazard_per_sd(time, event, x, columns, settings.confidence)
+        )
         changes = CHANGES if hazard.p_proportional < NOT_PROPORTIONAL else None
         few_events = None if refused else _few_events_note(event, together, settings)
         notes = [hazard.note, changes, few_events, *together.notes, cohort.note]
@@ -277,7 +273,7 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
         row: dict[str, Any] = {"predictor": predictor.name, "map": predictor.map, "group": predictor.group}
         row |= {"hazard_ratio": hazard.ratio, "ci_low": hazard.low, "ci_high": hazard.high}
         row |= {"p_wald": hazard.p_wald, "p_proportional": hazard.p_proportional}
-        row["concordance"] = float(concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan
+        row["concordance"] = float(hazards.concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan
         row["note"] = "; ".join(filter(None, notes)) or None
         rows.append(base | {name: values[place] for name, values in tests.items()} | row)
     return rows
@@ -301,16 +297,16 @@ def _tests(
         required = f"{needed} {'is' if needed == 1 else 'are'} needed for {counted(variables, 'variable')}"
         return nothing, f"{counted(event.sum(), 'conversion')}; {required}"
     try:
-        residuals = martingale_residuals(time, event, together.columns)
+        residuals = hazards.martingale_residuals(time, event, together.columns)
     except (np.linalg.LinAlgError, ValueError):
-        return nothing, SINGULAR
+        return nothing, hazards.SINGULAR
     rng = generator(seed, "statistics", "cox", variables)
     network = None if together.network is None else together.network.tolist()
     order = Exchangeability.free(len(time)).in_blocks(network).permutations(settings.permutations, rng)
     if len(order) < 2:
         return nothing, ALONE_WITH_NETWORK
     x = np.column_stack([together.known(member) for member in together.members])
-    observed, null = score_statistics(residuals, x, together.columns, order.rows)
+    observed, null = hazards.score_statistics(residuals, x, together.columns, order.rows)
     regions = np.array([member.name == RELEVANCE for member in together.members]) & ~np.isnan(observed)
     p = two_sided_p(observed, null, order.exact)
     p_fwe = np.full(count, np.nan)
