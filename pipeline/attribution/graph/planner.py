@@ -18,40 +18,24 @@ from torch import Tensor, fx, nn
 
 from heatlas.pipeline.attribution.graph import layers
 from heatlas.pipeline.attribution.network_view import split_layers
-from heatlas.pipeline.models.graph.operations import (
-    ACTIVATIONS,
-    KNOWN,
-    NORMALISATIONS,
-    PASSED,
-    POOLINGS,
-    Concatenate,
-    Gate,
-    MatrixProduct,
-    Moved,
-    Product,
-    Reshape,
-    Scaled,
-    Shifted,
-    Sum,
-    reads_shape,
-)
+from heatlas.pipeline.models.graph import operations as ops
 from heatlas.pipeline.models.graph.tracing import Operation, Program, is_in, trace
 from heatlas.pipeline.run.errors import UsageError
 
 BatchNormMode = Literal["auto", "fold", "identity"]
 """``auto``: folded where every one of the network can be, otherwise all passed as identity."""
 
-UNCHANGED = (*ACTIVATIONS, *NORMALISATIONS, nn.ConstantPad3d, Scaled, Shifted)
+UNCHANGED = (*ops.ACTIVATIONS, *ops.NORMALISATIONS, nn.ConstantPad3d, ops.Scaled, ops.Shifted)
 """Layers that relevance passes as it is: activations, each value of which comes from one (Bach et al. 2015), and
 normalisations by the spread of the values themselves, by the identity rule of AttnLRP (Achtibat et al. 2024, eq. 14).
 What was padded is cut off. A factor that does not depend on the volume changes nothing either, and what is added to a
 value (positions of tokens) is left out like a bias."""
-PRODUCTS = (MatrixProduct, Product)
+PRODUCTS = (ops.MatrixProduct, ops.Product)
 """Both factors get half of the relevance; `pipeline.attribution.lrp.propagation`."""
-LOCAL = (*PRODUCTS, nn.Softmax, Moved)
+LOCAL = (*PRODUCTS, nn.Softmax, ops.Moved)
 """Operations whose relevance goes back through their derivative at the values of the volume."""
-_SAME_GRID = tuple(kind for kind in PASSED if kind is not nn.Flatten)
-FOLLOWERS = (nn.BatchNorm3d, *_SAME_GRID, *ACTIVATIONS, *NORMALISATIONS, nn.MaxPool3d, nn.AdaptiveMaxPool3d)
+_SAME_GRID = tuple(kind for kind in ops.PASSED if kind is not nn.Flatten)
+FOLLOWERS = (nn.BatchNorm3d, *_SAME_GRID, *ops.ACTIVATIONS, *ops.NORMALISATIONS, nn.MaxPool3d, nn.AdaptiveMaxPool3d)
 
 
 @dataclass(frozen=True)
@@ -171,7 +155,7 @@ def carried(program: Program) -> dict[str, Operation]:
         operation = by_value.get(waiting.pop())
         if operation is not None and operation.value not in carrying:
             carrying[operation.value] = operation
-            waiting += operation.inputs[:1] if isinstance(operation.module, Gate) else operation.inputs
+            waiting += operation.inputs[:1] if isinstance(operation.module, ops.Gate) else operation.inputs
     return carrying
 
 
@@ -193,15 +177,15 @@ def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: boo
     pool = max_pool(last.module) if last.module is not None else None
     operations = tuple(chain if pool is None else chain[:-1])
     norm = _norm_to_fold(chain) if batch_norm == "fold" else None
-    inputs = head.inputs[:1] if isinstance(head.module, Gate) else head.inputs
-    shares = isinstance(head.module, (nn.Conv3d, nn.Linear, Sum, Concatenate, *POOLINGS, *LOCAL))
+    inputs = head.inputs[:1] if isinstance(head.module, ops.Gate) else head.inputs
+    shares = isinstance(head.module, (nn.Conv3d, nn.Linear, ops.Sum, ops.Concatenate, *ops.POOLINGS, *LOCAL))
     return PlannedStep(
         name=head.name if shares else last.name,
         operations=operations,
         inputs=inputs,
         value=last.value,
         weights=_weights(head.module, norm, near_input),
-        averaging=layers.Averaging(head.module) if isinstance(head.module, POOLINGS) else None,
+        averaging=layers.Averaging(head.module) if isinstance(head.module, ops.POOLINGS) else None,
         pool=pool,
     )
 
@@ -284,7 +268,7 @@ def max_pool(module: nn.Module) -> layers.MaxPool | layers.AdaptiveMaxPool | Non
 
 MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
 """Layers that differ in training mode, in all dimensions, since those of a gate may have any."""
-SAME_MEMORY = (Reshape, Moved, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
+SAME_MEMORY = (ops.Reshape, ops.Moved, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
 """Operations whose output may share memory with their input (in evaluation mode)."""
 IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
 
@@ -312,11 +296,11 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
     `others`: modules that the method supports besides `KNOWN`.
     """
     module = operation.module
-    supported: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
-    kinds: tuple[type[nn.Module], ...] = (*supported, Sum, Concatenate, Gate, Reshape, Moved)
+    supported: tuple[type[nn.Module], ...] = (*ops.KNOWN, *(kind for kind in others if kind not in ops.KNOWN))
+    kinds: tuple[type[nn.Module], ...] = (*supported, ops.Sum, ops.Concatenate, ops.Gate, ops.Reshape, ops.Moved)
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if module is None or kind is None or type(module).forward is not kind.forward:
-        named = ", ".join(kind.__name__ for kind in supported if kind.__module__ != Sum.__module__)
+        named = ", ".join(kind.__name__ for kind in supported if kind.__module__ != ops.Sum.__module__)
         raise UsageError(
             f"layer {labelled(operation)} has no rule in this method; known are {named}, sums, means, concatenation of "
             "channels, gates, and changes of shape. Methods that use only outputs and gradients take any network, such "
@@ -341,7 +325,7 @@ def require_private_in_place(operation: Operation, program: Program) -> None:
     by_value = {other.value: other for other in program.operations}
     source: fx.Node | None = operation.node.all_input_nodes[0]
     while source is not None:
-        if sum(not reads_shape(user) for user in source.users) > 1:
+        if sum(not ops.reads_shape(user) for user in source.users) > 1:
             raise UsageError(
                 f"layer {labelled(operation)} works in place on a value that other layers read; create it with "
                 "inplace=False, or write its result to a new value."
