@@ -180,8 +180,8 @@ def site_prediction_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
     frame, settings = inputs.frame, inputs.config.statistics
-    people = frame.groupby(target)["participant_id"].nunique()
-    large = people.index[people >= settings.shortcuts.min_participants]
+    at_sites = frame.groupby(target)["participant_id"].nunique()
+    large = at_sites.index[at_sites >= settings.shortcuts.min_participants]
     chosen = frame[target].isin(large).to_numpy(bool)
     left_out = int((~chosen).sum())
     base: dict[str, Any] = dict.fromkeys(SITE_PREDICTION_TABLE.meanings)

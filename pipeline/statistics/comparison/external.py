@@ -94,8 +94,6 @@ def square_and_add(new: Sequence[Any], run: Sequence[Any]) -> tuple[Any, Any]:
 
     Stat Med 17:873, method 10; of other numbers than shares Zou & Donner 2008, Stat Med 27:1693.
 
-    Examples
-    --------
     >>> low, high = square_and_add((0.8, 0.6913, 0.8775), (0.6, 0.4904, 0.7004))  # 56 of 70 and 48 of 80, by Wilson
     >>> round(float(low), 3), round(float(high), 3)
     (0.052, 0.334)

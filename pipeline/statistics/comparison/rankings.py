@@ -45,8 +45,6 @@ class Agreement:
 def kendall_w(values: Floats) -> float:
     """Kendall's W of k rankings by values (k, n), corrected for ties; NaN if a ranking is constant.
 
-    Examples
-    --------
     >>> kendall_w(np.array([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]))
     1.0
     """

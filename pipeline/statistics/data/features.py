@@ -202,11 +202,10 @@ def _read(formula: str, columns: list[str]) -> tuple[list[Any], tuple[str, ...]]
     if "~" in formula:
         raise BadInputError(f"formula {formula!r}: covariates have no left-hand side. Remove everything up to ~.")
     try:  # `split_terms` needs a tested term; in front, since at the end it would complete ``age +``
-        terms = design.split_terms(f"{_OTHERS} + {formula}", _OTHERS, [*columns, _OTHERS])
+        _, covariates, named = design.split_terms(f"{_OTHERS} + {formula}", _OTHERS, [*columns, _OTHERS])
     except BadInputError as error:
         raise BadInputError(str(error).replace(f"{_OTHERS} + ", "").replace(f", {_OTHERS}", "")) from error
-    read = set(terms.columns)
-    return [term for term in terms.nuisance if term.degree], tuple(name for name in columns if name in read)
+    return [term for term in covariates if term.degree], tuple(name for name in columns if name in named)
 
 
 def _plain(frame: pd.DataFrame, variables: Sequence[str]) -> pd.DataFrame:

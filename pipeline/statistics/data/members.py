@@ -336,8 +336,6 @@ def _cut_into_bands(variable: str, values: pd.Series, bounds: Sequence[float]) -
 def _round_bounds(bounds: Sequence[float]) -> list[str]:
     """Bounds rounded to a hundredth of the order of the smallest step between them.
 
-    Examples
-    --------
     >>> _round_bounds([71.1633, 75.7]), _round_bounds([1400049.96, 1400100.0])
     (['71.16', '75.7'], ['1400050', '1400100'])
     """

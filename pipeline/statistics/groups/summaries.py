@@ -220,8 +220,6 @@ _MEASURES = ["share", "density", "sum"]
 def method_and_beta(map_name: str) -> tuple[str, float]:
     """Method of a map, and its beta.
 
-    Examples
-    --------
     >>> method_and_beta("lrpB025"), method_and_beta("gb")
     (('lrp', 0.25), ('gb', nan))
     """

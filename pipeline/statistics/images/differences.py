@@ -101,8 +101,6 @@ class Adjusted:
 def rank_correlation(first: Floats, second: Floats) -> Floats:
     """Spearman's rank correlation of each row of two arrays (draws, columns); NaN where a row is constant.
 
-    Examples
-    --------
     >>> rank_correlation(np.array([[1.0, 2.0, 3.0]]), np.array([[2.0, 9.0, 5.0]])).round(3).tolist()
     [0.5]
     """
@@ -228,8 +226,6 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
 def verdict(p_images: float, p_map: float) -> str:
     """What both family-wise p values say of a region.
 
-    Examples
-    --------
     >>> verdict(0.01, 0.01), verdict(0.01, 0.2), verdict(0.2, 0.01), verdict(0.05, 0.2), verdict(0.01, float("nan"))
     ('differs and is used', 'differs, not used', 'used, does not differ', 'neither', 'not tested')
     """

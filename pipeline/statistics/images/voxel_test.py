@@ -37,8 +37,6 @@ EXTENT, HEIGHT = 0.5, 2.0
 def neighbours_of(mask: Flags) -> NDArray[np.int32]:
     """Places of the six neighbours of each voxel of a mask among its voxels, -1 where there is none; (voxels, 6).
 
-    Examples
-    --------
     >>> neighbours_of(np.ones((1, 1, 3), bool))[:, 4:].tolist()
     [[-1, 1], [0, 2], [1, -1]]
     """
@@ -230,8 +228,6 @@ def cluster_table(
 def _regions(labels: NDArray[np.integer], groups: Mapping[int, str]) -> str:
     """The largest regions of a cluster with their shares of it.
 
-    Examples
-    --------
     >>> _regions(np.array([1, 1, 1, 2]), {1: "Hippocampus", 2: "Amygdala"})
     'Hippocampus 75 %, Amygdala 25 %'
     """

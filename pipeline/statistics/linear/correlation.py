@@ -93,8 +93,6 @@ def correlation_interval(
 def ranks(values: Floats) -> Floats:
     """Rank every column, ties at their mean rank; a column with a missing value stays as it is.
 
-    Examples
-    --------
     >>> ranks(np.array([[3.0], [1.0], [3.0]]))[:, 0].tolist()
     [2.5, 1.0, 2.5]
     """
@@ -142,8 +140,6 @@ def clustered_t(x: Floats, y: Floats, codes: Indices, df: int, rows: NDArray[np.
 def error_of_z(x: Floats, y: Floats, codes: Indices, df: int) -> float:
     """Standard error of Fisher's z of the correlation of x and y; arguments as of `clustered_t`.
 
-    Examples
-    --------
     >>> x = np.array([1.0, 1.0, -1.0, -1.0]) / 2
     >>> error_of_z(x, np.array([1.0, -1.0, 1.0, -1.0]) / 2, np.arange(4), 2)  # sqrt(n sum((xy / (1 - 1/4))^2) / df)
     0.9428090415820634

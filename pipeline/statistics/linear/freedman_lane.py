@@ -268,8 +268,6 @@ def largest_by_chance(largest: Floats, alpha: float) -> float:
 
     `largest` (permutations,): the largest statistic of each permutation over the family.
 
-    Examples
-    --------
     >>> largest_by_chance(np.arange(1.0, 100.0), 0.05)  # 96 to 99 exceed it: (4 + 1) / (99 + 1)
     95.0
     """

@@ -210,8 +210,6 @@ def _ranks(score: Floats, fold: NDArray[Any]) -> Floats:
 def verdict(low: float, high: float, p: float, less_is_better: bool) -> str:
     """What interval and p of the difference say of the network, if they agree; a smaller error is better.
 
-    Examples
-    --------
     >>> verdict(0.01, 0.1, 0.01, False), verdict(-0.2, 0.1, 0.3, False), verdict(0.5, 1.0, float("nan"), True)
     ('better than', 'no better than', 'worse than')
     >>> verdict(0.01, 0.1, 0.051, False)

@@ -153,8 +153,6 @@ def corrected_interval(values: Floats, test_to_train: float, confidence: float) 
 
     `values` (k,): performance in each test fold; `test_to_train`: test participants over training participants.
 
-    Examples
-    --------
     >>> low, high = corrected_interval(np.array([0.7, 0.8, 0.9]), 0.5, 0.95)
     >>> round(low, 4), round(high, 4)
     (0.4072, 1.1928)

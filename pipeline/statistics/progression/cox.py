@@ -258,6 +258,9 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
     base |= {"n_events": int(event.sum()), "n_censored": int((~event).sum())}
     base["n_competing"] = None if np.isnan(competing).all() else int(np.nansum(competing))
     columns, (tests, refused) = together.columns, _tests(time, event, together, settings, seed)
+    variables, few_events = 1 + columns.shape[1], None
+    if not refused and event.sum() < WELL_POWERED * settings.progression.min_events_per_variable * variables:
+        few_events = f"few events: {event.sum() / variables:.3g} per variable"
     rows = []
     for place, predictor in enumerate(together.members):
         x = together.known(predictor)
@@ -267,7 +270,6 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
             else hazards.hazard_per_sd(time, event, x, columns, settings.confidence)
         )
         changes = CHANGES if hazard.p_proportional < NOT_PROPORTIONAL else None
-        few_events = None if refused else _few_events_note(event, together, settings)
         notes = [hazard.note, changes, few_events, *together.notes, cohort.note]
         notes += [together.family] if predictor.name == RELEVANCE else []
         row: dict[str, Any] = {"predictor": predictor.name, "map": predictor.map, "group": predictor.group}
@@ -277,12 +279,6 @@ def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, se
         row["note"] = "; ".join(filter(None, notes)) or None
         rows.append(base | {name: values[place] for name, values in tests.items()} | row)
     return rows
-
-
-def _few_events_note(event: Flags, together: _Fitted, settings: StatisticsConfig) -> str | None:
-    variables = 1 + together.columns.shape[1]
-    needed = settings.progression.min_events_per_variable * variables
-    return f"few events: {event.sum() / variables:.3g} per variable" if event.sum() < WELL_POWERED * needed else None
 
 
 def _tests(
