@@ -288,3 +288,21 @@ class Table:
         for path in self.files(where):
             path.unlink(missing_ok=True)
         return there
+
+
+_read_once = cache(read_toml)
+
+
+@cache
+def declared_in(file: Path, name: str, **words: object) -> Table:
+    """The table that a section of a TOML file declares.
+
+    `words`: what its texts name in braces, besides the ``words`` of the file.
+    """
+    sections = _read_once(file)
+    section: dict[str, Any] = {"name": name, **sections[name]}
+    words, usual = sections.get("words", {}) | words, MEANINGS | sections.get("usual", {})
+    meanings = {column: str(text or usual[column]).format_map(words) for column, text in section.pop("columns").items()}
+    forms = {column: Form[form] for column, form in section.pop("forms", {}).items()}
+    inference = Inference(*section.pop("tests")) if "tests" in section else None
+    return Table(**section, meanings=meanings, forms=forms, inference=inference)
