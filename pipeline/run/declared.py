@@ -290,22 +290,29 @@ class Table:
         return there
 
 
-@cache
-def declarations(module: str) -> dict[str, Any]:
-    """The sections of ``tables.toml`` in the room of a module: tables by name, ``words`` and ``usual``."""
-    return read_toml(next(file for folder in Path(module).parents if (file := folder / "tables.toml").is_file()))
+_read_once = cache(read_toml)
 
 
 @cache
-def declared(name: str, module: str, **words: object) -> Table:
-    """The table of this name that the room of `module`, a ``__file__``, declares in its ``tables.toml``.
+def declared_in(file: Path, name: str, **words: object) -> Table:
+    """The table that a section of a TOML file declares.
 
-    `words` are filled in where its texts name them in braces, as those of the file's section ``words`` are.
+    `words`: what its texts name in braces, besides the ``words`` of the file.
     """
-    sections = declarations(module)
-    section, usual = dict(sections[name]), MEANINGS | sections.get("usual", {})
-    words = sections.get("words", {}) | words
+    sections = _read_once(file)
+    section: dict[str, Any] = {"name": name, **sections[name]}
+    words, usual = sections.get("words", {}) | words, MEANINGS | sections.get("usual", {})
     meanings = {column: str(text or usual[column]).format_map(words) for column, text in section.pop("columns").items()}
     forms = {column: Form[form] for column, form in section.pop("forms", {}).items()}
     inference = Inference(*section.pop("tests")) if "tests" in section else None
-    return Table(name, meanings, forms=forms, inference=inference, **section)
+    return Table(**section, meanings=meanings, forms=forms, inference=inference)
+
+
+def declarations(module: str) -> Path:
+    """The ``tables.toml`` of the room of a module, a ``__file__``."""
+    return next(file for folder in Path(module).parents if (file := folder / "tables.toml").is_file())
+
+
+def declared(name: str, module: str, **words: object) -> Table:
+    """The table of this name that the room of `module`, a ``__file__``, declares in its ``tables.toml``."""
+    return declared_in(declarations(module), name, **words)

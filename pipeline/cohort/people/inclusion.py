@@ -28,14 +28,16 @@ from heatlas.pipeline.cohort.sharing import Disguise, oldest_shown, words_of
 from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import declarations
+from heatlas.pipeline.run.documents import read_toml
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, did_you_mean, listed, nearest
 
 IDENTITY = {name: SCAN_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
 
-MEASURES: Mapping[str, str] = declarations(__file__)["measures"]
+_COLUMNS = read_toml(declarations(__file__))
+MEASURES: Mapping[str, str] = _COLUMNS["measures"]
 """Columns that are copied if the source has them."""
-TIMES: Mapping[str, str] = declarations(__file__)["times"]
+TIMES: Mapping[str, str] = _COLUMNS["times"]
 """Columns computed from sessions and diagnoses."""
 
 IDENTIFYING = frozenset({"rid", "ptid", "imageuid", "imageid", "subject", "subjectid", "siteid", "center", "centre"})
