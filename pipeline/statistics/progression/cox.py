@@ -28,17 +28,9 @@ from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.data import members as people
 from heatlas.pipeline.statistics.data.features import CovariateColumns
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
-from heatlas.pipeline.statistics.data.members import (
-    CONVERTED,
-    FOLLOWED,
-    OTHER_DEMENTIA,
-    TO_CONVERSION,
-    first_visits,
-    log_odds,
-    networks_of,
-)
 from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add_false_discovery_rate, two_sided_p
@@ -82,7 +74,7 @@ class Conversions:
     def scalar(self, predictor: str) -> Floats:
         """Value of the model's log odds or of a comparator; NaN where unknown or infinite."""
         if predictor == MODEL:
-            values = log_odds(self.frame)
+            values = people.log_odds(self.frame)
         elif predictor == "hippocampus/tiv":
             values = (self.frame["hippocampus_mm3"] / self.frame["tiv_mm3"]).to_numpy(float)
         else:
@@ -92,7 +84,7 @@ class Conversions:
     @property
     def network(self) -> Indices:
         """Integer code of the set of networks applied to each participant."""
-        return pd.factorize(networks_of(self.frame))[0].astype(np.intp)
+        return pd.factorize(people.networks_of(self.frame))[0].astype(np.intp)
 
     @property
     def note(self) -> str | None:
@@ -113,21 +105,21 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     mci = frame[frame["diagnosis"] == "MCI"]
     if mci.empty:
         raise BadInputError("scans.tsv: column diagnosis: no scan that the networks were applied to has MCI.")
-    missing = [name for name in (CONVERTED, FOLLOWED) if name not in frame.columns]
+    missing = [name for name in (people.CONVERTED, people.FOLLOWED) if name not in frame.columns]
     if missing:
         raise BadInputError(
             f"clinical.tsv: column {', '.join(missing)} is missing, so conversion is unknown. It comes from the "
             "input's visits table (ADNIMERGE, DXSUM), or sessions.tsv in a BIDS dataset."
         )
-    first = first_visits(mci)
-    later = [TO_CONVERSION, OTHER_DEMENTIA]  # missing if no one converted, or from some inputs
+    first = people.first_visits(mci)
+    later = [people.TO_CONVERSION, people.OTHER_DEMENTIA]  # missing if no one converted, or from some inputs
     first = first.reindex(columns=first.columns.union(later, sort=False))
-    event = first[CONVERTED].astype(float) == 1
-    time = first[TO_CONVERSION].astype(float).where(event, first[FOLLOWED].astype(float))
-    time = time.where(first[CONVERTED].notna())
+    event = first[people.CONVERTED].astype(float) == 1
+    time = first[people.TO_CONVERSION].astype(float).where(event, first[people.FOLLOWED].astype(float))
+    time = time.where(first[people.CONVERTED].notna())
     unknown, late = time.isna(), time <= 0
     usable = ~(unknown | late)
-    competing = first[OTHER_DEMENTIA].astype(float)
+    competing = first[people.OTHER_DEMENTIA].astype(float)
     kept = first.assign(time=time, event=event, competing=competing)[usable]
     left_out = {
         "neither conversion nor follow-up known": int(unknown.sum()),
