@@ -52,9 +52,8 @@ def settle_scans(
             continue
         if row is not None and hippocampus:
             scan = _with_hippocampi(scan, hippocampi.get(scan.scan_id), atlas, settings)
-        if row is not None and intracranial and scan.tiv_mm3 is None and row["brain_mm3"] > 0:  # NaN in template space
-            source = f"{MASK_SOURCE} ({row['brain_extraction']})"
-            scan = dataclasses.replace(scan, tiv_mm3=float(row["brain_mm3"]), tiv_source=source)
+        if row is not None and intracranial:
+            scan = _with_brain_volume(scan, row["brain_mm3"], str(row["brain_extraction"]))
         settled.append(scan)
     return ScanTable(tuple(settled))
 
@@ -99,3 +98,9 @@ def not_measured(settings: RegistrationConfig) -> str | None:
     return (
         f"{NOT_MEASURED}hippocampi were not compared with manual volumes {' and '.join(reasons)}" if reasons else None
     )
+
+
+def _with_brain_volume(scan: Scan, brain_mm3: float, brain_extraction: str) -> Scan:
+    if scan.tiv_mm3 is not None or not brain_mm3 > 0:  # NaN if the image came in template space
+        return scan
+    return dataclasses.replace(scan, tiv_mm3=float(brain_mm3), tiv_source=f"{MASK_SOURCE} ({brain_extraction})")

@@ -239,9 +239,9 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
         if matched and wanted not in present:
             if read_class(wanted, column):
                 numbers = [read for value in held if (read := number(value)) is not None]
-                there = f"has numbers from {min(numbers):g} to {max(numbers):g}" if numbers else "has no numbers"
+                span = f"has numbers from {min(numbers):g} to {max(numbers):g}" if numbers else "has no numbers"
                 raise BadInputError(
-                    f"cohort.{settings[wanted]} = '{wanted}': no scan is in this class; column '{column}' {there}. "
+                    f"cohort.{settings[wanted]} = '{wanted}': no scan is in this class; column '{column}' {span}. "
                     "Correct the contrast."
                 )
             single = [value for value in held if held[value] == 1]
