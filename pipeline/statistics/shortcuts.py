@@ -170,7 +170,6 @@ class Scans:
 
 
 def site_prediction_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """One row per target and map; columns of `SITE_PREDICTION_TABLE`."""
     rows = []
     for target in TARGETS:
         rows += _rows(target, inputs)

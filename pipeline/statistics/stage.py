@@ -257,7 +257,6 @@ def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:
 
 
 def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]) -> pd.DataFrame:
-    """One row per scan, source and group; columns of `W_SCORES_TABLE`."""
     by_source = {source.source: source for source in region_features(applied.values, applied.volumes(layout))}
     frame, blocks = applied.frame, []
     for usual in norms:

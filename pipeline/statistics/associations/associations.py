@@ -76,7 +76,6 @@ class ParticipantValues:
 
 
 def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``associations``: a row per biomarker, group of scans, estimator, map, bilateral group and metric."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
     blocks = []
@@ -230,7 +229,6 @@ PRIMARY_TABLE = declared("primary", __file__)
 
 
 def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``primary``: one row, with the reason in its note if it cannot be computed."""
     asked = inputs.config.statistics.primary
     name = asked.map or next(iter((*inputs.values.evidence, *inputs.values.maps)), None)
     usual = "sum" if name in inputs.values.evidence else "share"

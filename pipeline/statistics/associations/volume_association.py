@@ -148,7 +148,6 @@ def volume_association(
 
 
 def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``volume_points`` and ``volume_association``."""
     values, settings = inputs.values, inputs.config.statistics
     points = volume_points(values, inputs.scans)
     true = points[points["outcome"] == "TP"]

@@ -118,7 +118,6 @@ def ranking_agreement_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 
 
 def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """One row per set of rankings; columns of `RANKING_AGREEMENT_TABLE`."""
     table = RANKING_AGREEMENT_TABLE.frame(_row(pair, settings, seed) for pair in rankings)
     return table.astype(dict.fromkeys(("n_regions", "top", "n_permutations"), "Int64"))
 

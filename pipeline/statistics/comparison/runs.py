@@ -29,7 +29,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
 from heatlas.pipeline.statistics.comparison import rankings
 from heatlas.pipeline.statistics.data.inputs import renamed
 from heatlas.pipeline.statistics.data.values import RelevanceValues, joined
@@ -131,7 +131,6 @@ def votes(run: Run, scans: Sequence[str]) -> pd.Series:
 
 
 def mcnemar_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
-    """All pairs of runs; `MCNEMAR_TABLE`."""
     voted = {run.name: votes(run, scans) for run in runs}
     rows = [
         _pair(a, b, voted[a.name].to_numpy(bool), voted[b.name].to_numpy(bool), len(scans), seed)
@@ -217,7 +216,6 @@ UNMEASURED = "no scores of maps: run heatlas evaluate on this run"
 
 
 def run_table(runs: Sequence[tuple[Run, RunLayout]], scans: Sequence[str], seed: int) -> pd.DataFrame:
-    """One row per run; `RUNS_TABLE`."""
     return RUNS_TABLE.frame([_run_row(run, layout, scans, seed) for run, layout in runs])
 
 
@@ -226,7 +224,9 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
     right = table["outcome"].isin(["TP", "TN"]).to_numpy().astype(np.float64)
     codes, people = pd.factorize(table["participant_id"].to_numpy(object))
     positive = table["target"].to_numpy(float) == 1
-    sides = [_per_person(codes, right, side) for side in (positive, ~positive)]
+    of_class, n = (positive, ~positive), len(people)  # right scans, and all, of each person in a class
+    hits = [np.bincount(codes[side], right[side], n) for side in of_class]
+    sides = list(zip(hits, (np.bincount(codes[side], minlength=n).astype(float) for side in of_class), strict=True))
 
     def statistic(weights: Floats) -> Floats:
         shares = [weights @ hit / (weights @ count) for hit, count in sides]
@@ -244,13 +244,6 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
     else:
         row["note"] = joined(row.get("note"), "only one class among the scans of all runs")
     return row
-
-
-def _per_person(codes: Indices, right: Floats, side: Flags) -> tuple[Floats, Floats]:
-    """Right scans and scans of a class, of each person."""
-    n = int(codes.max()) + 1
-    count = np.bincount(codes[side], minlength=n).astype(float)
-    return np.bincount(codes[side], right[side], n).astype(float), count
 
 
 def _costs(run: Run, layout: RunLayout) -> dict[str, Any]:
@@ -277,7 +270,6 @@ def _entry(path: Path, name: str) -> float | None:
 
 
 def map_table(runs: Sequence[tuple[Run, RunLayout]]) -> pd.DataFrame:
-    """One row per run and map; `MAPS_TABLE`."""
     rows = [row for run, layout in runs for row in _map_rows(run, layout)]
     return MAPS_TABLE.frame(rows).astype({"passed": "boolean"})
 

@@ -49,7 +49,6 @@ GROUP_COMPARISONS_TABLE = declared("group_comparisons", __file__)
 
 
 def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``group_comparisons``: a row per comparison, metric, map and bilateral group."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.group_comparisons.metrics)
     blocks = []

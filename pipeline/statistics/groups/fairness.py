@@ -182,7 +182,6 @@ FAIRNESS_TABLE = declared("fairness", __file__)
 
 
 def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``fairness``: a row per variable, level and metric."""
     settings = inputs.config.statistics
     frame = inputs.frame
     blocks = []

@@ -63,7 +63,6 @@ SUBGROUPS_TABLE = declared("subgroups", __file__)
 
 
 def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``subgroups``: a row per variable, level, map and bilateral group."""
     blocks = []
     for variable in inputs.config.statistics.subgroups.variables:
         try:
@@ -156,7 +155,6 @@ INTERACTIONS_TABLE = declared("interactions", __file__)
 
 
 def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``interactions``: a row per variable, map and bilateral group."""
     columns = RelevanceColumns.of(inputs.values, ["density"])
     two = TwoGroups.of(inputs, *CLASSES)
     frame = inputs.frame.iloc[two.rows].assign(_positive=two.is_first.astype(float)).reset_index(drop=True)
@@ -257,7 +255,6 @@ Models = dict[tuple[str, bool, bytes], tuple[fold_effect.FoldModel, list[Any] | 
 
 
 def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``main_effects``: a row per source, variable and bilateral group."""
     frame = inputs.frame
     variables = inputs.config.statistics.main_effects.variables
     blocks = [MAIN_EFFECTS_TABLE.frame()]

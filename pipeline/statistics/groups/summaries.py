@@ -65,7 +65,6 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
 
 
 def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``demographics`` and ``demographic_tests``."""
     cohort = inputs.config.cohort
     tables = {"demographics": demographics(inputs.scans, cohort)}
     if task_of(cohort).kind.name == TWO_CLASSES:
@@ -150,7 +149,6 @@ def region_summary(values: RelevanceValues, cohort: CohortConfig, confidence: fl
 
 
 def region_summary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``region_summary``."""
     return region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics.confidence, inputs.seed)
 
 

@@ -134,10 +134,6 @@ class _Tested:
 
 
 def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``image_differences`` and ``image_agreement``.
-
-    BadInputError if no image was measured, or the classes cannot be compared.
-    """
     images = measured(inputs)
     two, values = TwoGroups.of(inputs, *CLASSES), inputs.values
     maps = values.evidence or values.maps

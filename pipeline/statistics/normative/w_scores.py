@@ -196,7 +196,6 @@ def norm_of(
 
 
 def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:
-    """One row per scan and group; columns of `W_SCORES_TABLE`."""
     groups, frame = scores.features.groups, scans.frame
     rows = np.repeat(np.arange(len(frame)), len(groups))
     table = frame.iloc[rows][["participant_id", "session_id", "scan_id", "label"]].reset_index(drop=True)
@@ -222,7 +221,6 @@ def _means_of_networks(scans: FoldedScans, source: str) -> list[str | None]:
 
 
 def norm_table(scores: Scores) -> pd.DataFrame:
-    """One row per fold and group; columns of `W_NORMS_TABLE`."""
     tables = []
     for fold, (norm, covariates) in scores.norms.items():
         left_out = [f"covariate {name} left out: {reason}" for name, reason in covariates.dropped.items()]

@@ -187,7 +187,6 @@ def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Flo
 def performance_table(
     predictions: pd.DataFrame, settings: StatisticsConfig, seed: int, repeats: int = 1
 ) -> pd.DataFrame:
-    """All metrics, over all folds together and in each; columns of `PERFORMANCE_TABLE`."""
     rows = []
     for fold, frame in by_fold(predictions).items():
         rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))
@@ -212,7 +211,6 @@ def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def performance_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``performance``, ``roc``, ``precision_recall`` and ``calibration``, over all predictions."""
     predictions, settings = inputs.predictions, inputs.config.statistics
     return {
         "performance": performance_table(predictions, settings, inputs.seed, inputs.config.training.repeats),

@@ -43,8 +43,6 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
 from heatlas.pipeline.statistics.resampling.means import VERY_SKEWED
 from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE
 
-PERFORMANCE_NUMBER_TABLE = declared("performance_number", __file__)
-
 SKEWED = "the target is skewed: its few largest values decide r and r2, and the interval of 95 % misses 6 to 9 %"
 """Where the target's skewness is above `VERY_SKEWED` (docs/benchmarks/statistics.md)."""
 SCALES = {"mae": LOG, "mae_of_mean": LOG, "corrected_mae": LOG, "r": FISHER, "r2": UNEXPLAINED}
@@ -74,7 +72,6 @@ def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights
 
 
 def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``performance_number``, over all folds together and in each."""
 
     def statistic(frame: pd.DataFrame, weights: Floats) -> Mapping[str, Floats]:
         target, predicted, corrected = (
@@ -91,7 +88,6 @@ def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     return table.assign(note=pd.Series(SKEWED, table.index, dtype=object).where(of_squares & is_skewed, None))
 
 
-PERFORMANCE_CLASSES_TABLE = declared("performance_classes", __file__)
 CONFUSION_TABLE = declared("confusion", __file__)
 
 
@@ -128,7 +124,6 @@ def confusion_table(predictions: pd.DataFrame, classes: Sequence[str]) -> pd.Dat
 
 
 def classes_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``performance_classes`` and ``confusion``."""
     classes = inputs.config.cohort.labels
 
     def measure(frame: pd.DataFrame, weights: Floats) -> Mapping[str, Floats]:

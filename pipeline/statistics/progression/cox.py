@@ -186,7 +186,6 @@ class _Fitted:
 
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """All models; columns of `COX_TABLE`."""
     everything = list(predictors(cohort, settings.fold_effect))
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for model, formula in ((ALONE, ""), (ADJUSTED, adjusted_formula(settings))):

@@ -54,7 +54,6 @@ class _Question:
 def progression_table(
     cohort: cox.Conversions, settings: StatisticsConfig, seed: int, horizon_months: int
 ) -> pd.DataFrame:
-    """All predictors and measures; columns of `PROGRESSION_TABLE`."""
     rows = [_ordering_row(question, cohort, settings, seed) for question in _questions(cohort)]
     rows += _share_rows(cohort, settings, seed)
     table = PROGRESSION_TABLE.frame(rows).astype({"n_permutations": "Int64"})

@@ -198,7 +198,6 @@ class _Response:
 
 
 def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """All responses and terms; columns of `TRAJECTORIES_TABLE`."""
     settings = inputs.config.statistics
     frame = _visits(inputs)
     rows = []
