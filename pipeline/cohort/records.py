@@ -96,6 +96,11 @@ class Scan:
     def dropped(self, reason: str) -> Scan:
         return dataclasses.replace(self, kept=False, reason=reason)
 
+    def filled_in(self, pattern: str) -> str:
+        """A pattern of the settings, such as ``{name}_mask.nii.gz``, for this scan."""
+        names = {"participant_id": self.participant_id, "session_id": self.session_id or "", "name": self.name}
+        return pattern.format(**names, scan_id=self.scan_id)
+
 
 @dataclass(frozen=True)
 class FollowUp:

@@ -106,8 +106,7 @@ _OF_LABELS = ("desc", "label", "seg", "atlas")
 def segmentation_of(input_root: Path, scan: Scan, pattern: str) -> Path | None:
     """The segmentation of a scan with an image, by `RegionsConfig.own_labels`; None if there is none."""
     if pattern:
-        names = {"participant_id": scan.participant_id, "session_id": scan.session_id or "", "name": scan.name}
-        return _first([input_root / pattern.format(**names, scan_id=scan.scan_id)])
+        return _first([input_root / scan.filled_in(pattern)])
     image = input_root / scan.file
     return _first([image.with_name(name) for name in SEGMENTATIONS]) if image.parent.name == "mri" else None
 
