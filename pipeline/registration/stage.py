@@ -17,9 +17,8 @@ from heatlas.pipeline.registration.quality.doubt import add_doubt
 from heatlas.pipeline.registration.quality.outliers import MIN_COHORT, OUTLYING
 from heatlas.pipeline.registration.quality.region_quality import (
     REGION_QUALITY_TABLE,
-    STAGE,
     gather_region_quality,
-    measure_scans,
+    measure_regions,
     region_quality_job,
 )
 from heatlas.pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides, sides_of
@@ -89,7 +88,7 @@ def register_scans(
 
     outcomes = run_jobs(layout, jobs, work.executor, "registration", finish)
     registered = [scan for scan, outcome in zip(kept, outcomes, strict=True) if outcome.ok]
-    _, regions = measure_scans(work, registered, STAGE, region_quality_job, gather_region_quality)
+    regions = measure_regions(work, registered)
     sides = None
     if all(outcome.ok for outcome in regions):  # nearly always
         sides = sides_of([work.files(scan).asymmetry for scan in registered])

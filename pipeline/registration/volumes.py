@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
@@ -35,11 +36,10 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.ants_transform import read_values
 from heatlas.pipeline.registration.quality.measures import correlation
-from heatlas.pipeline.registration.quality.region_quality import measure_scans, table_of_scans
 from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import unit_key
-from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key
+from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
 
 STAGE = "volumes"
 HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"
@@ -56,7 +56,18 @@ def measure_volumes(work: Work, scans: Sequence[Scan]) -> tuple[bool, list[Outco
     An image that came in template space has no volume change. Returns whether the tables of the group were written,
     False if they were still valid, and one outcome per scan.
     """
-    return measure_scans(work, scans, STAGE, volume_job, gather_volumes)
+    layout, atlas_name, resolution_mm = work.layout, work.config.regions.atlas, work.config.registration.resolution_mm
+    atlas_digest = find_atlas(atlas_name).digest
+    jobs = [volume_job(layout, scan, atlas_name, atlas_digest, resolution_mm) for scan in scans]
+    outcomes = run_jobs(layout, jobs, work.executor, "volumes")
+    done = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
+    keys = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
+
+    def gather() -> list[Path]:
+        return gather_volumes(layout, done, resolution_mm)
+
+    written = run_step(layout, "volumes", [], [keys, resolution_mm], [gather_volumes], gather, work.digests)
+    return written, outcomes
 
 
 def measure_one(
@@ -99,8 +110,12 @@ def volume_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_digest: str
 
 
 def gather_volumes(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> list[Path]:
-    paths = [layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes for scan in scans]
-    whole = table_of_scans(scans, paths, SCAN_VOLUMES_TABLE, VOLUMES_TABLE)
+    tables = []
+    for scan in scans:
+        path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).volumes
+        identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
+        tables.append(SCAN_VOLUMES_TABLE.read(path).assign(**identity))
+    whole = pd.concat(tables, ignore_index=True) if tables else VOLUMES_TABLE.frame()
     return [VOLUMES_TABLE.write(layout, whole), TEST_RETEST_TABLE.write(layout, retest_table(whole))]
 
 

@@ -8,7 +8,7 @@ of the Jacobian determinant. docs/registration.md compares them with the Dice of
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement, read_values
 from heatlas.pipeline.registration.quality.outliers import region_distances
 from heatlas.pipeline.registration.quality.sides import write_asymmetry
-from heatlas.pipeline.run.declared import Table, declared
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
@@ -152,43 +152,33 @@ def region_quality_job(layout: RunLayout, scan: Scan, atlas_name: str, atlas_dig
     return Job(STAGE, files.name, key, outputs, measure_one, arguments)
 
 
-def measure_scans(
-    work: Work,
-    scans: Sequence[Scan],
-    stage: str,
-    job: Callable[..., Job],
-    gather: Callable[[RunLayout, Sequence[Scan], float], list[Path]],
-) -> tuple[bool, list[Outcome]]:
-    """Run a job per scan, and gather what they measured in tables of the group.
-
-    Returns whether these were written, False if they were still valid, and one outcome per scan.
-    """
+def measure_regions(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
     layout, atlas_name, resolution_mm = work.layout, work.config.regions.atlas, work.config.registration.resolution_mm
     digest = find_atlas(atlas_name).digest
-    jobs = [job(layout, scan, atlas_name, digest, resolution_mm) for scan in scans]
-    outcomes = run_jobs(layout, jobs, work.executor, stage.replace("-", " "))
+    jobs = [region_quality_job(layout, scan, atlas_name, digest, resolution_mm) for scan in scans]
+    outcomes = run_jobs(layout, jobs, work.executor, "region quality")
     done = [scan for scan, outcome in zip(scans, outcomes, strict=True) if outcome.ok]
-    names = [[scan.name, scan.scan_id, receipt_key(layout, stage, scan.name)] for scan in done]
-    gathered = functools.partial(gather, layout, done, resolution_mm)
-    return run_step(layout, stage, [], [names, resolution_mm], [gather], gathered, work.digests), outcomes
+    names = [[scan.name, scan.scan_id, receipt_key(layout, STAGE, scan.name)] for scan in done]
+
+    def gather() -> list[Path]:
+        return [gather_region_quality(layout, done, resolution_mm)]
+
+    run_step(layout, STAGE, [], [names, resolution_mm], [gather_region_quality], gather, work.digests)
+    return outcomes
 
 
-def table_of_scans(scans: Sequence[Scan], paths: Sequence[Path], of_scan: Table, of_group: Table) -> pd.DataFrame:
+def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> Path:
     tables = []
-    for scan, path in zip(scans, paths, strict=True):
+    for scan in scans:
+        path = layout.scan(scan.participant_id, scan.session_id, resolution_mm).region_quality
         identity = {"participant_id": scan.participant_id, "session_id": scan.session_id, "scan_id": scan.scan_id}
-        tables.append(of_scan.read(path).assign(**identity))
-    return pd.concat(tables, ignore_index=True) if tables else of_group.frame()
-
-
-def gather_region_quality(layout: RunLayout, scans: Sequence[Scan], resolution_mm: float) -> list[Path]:
-    paths = [layout.scan(scan.participant_id, scan.session_id, resolution_mm).region_quality for scan in scans]
-    whole = table_of_scans(scans, paths, SCAN_QUALITY_TABLE, REGION_QUALITY_TABLE)
+        tables.append(SCAN_QUALITY_TABLE.read(path).assign(**identity))
+    whole = pd.concat(tables, ignore_index=True) if tables else REGION_QUALITY_TABLE.frame()
     distances: Any = np.nan
     if len(whole):  # each scan has the same regions
         correlations = whole["correlation"].astype(float).to_numpy().reshape(-1, whole["region"].nunique())
         distances = region_distances(correlations).ravel().round(3)
-    return [REGION_QUALITY_TABLE.write(layout, whole.assign(distance=distances))]
+    return REGION_QUALITY_TABLE.write(layout, whole.assign(distance=distances))
 
 
 def measure_one(
