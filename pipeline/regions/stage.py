@@ -261,13 +261,14 @@ def average_maps(
 
 APPLIED_STAGE = "regions-applied"
 
+_WITHOUT_SPREAD = region_tables.RELEVANCE_BILATERAL_TABLE.without("evidence_sd")
+_REFERENCE = (
+    "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged over these networks: "
+    "the denominator of gain"
+)
 RELEVANCE_APPLIED_BILATERAL_TABLE = replace(
-    region_tables.RELEVANCE_BILATERAL_TABLE.without("evidence_sd"),
-    meanings=region_tables.RELEVANCE_BILATERAL_TABLE.without("evidence_sd").meanings
-    | {
-        "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged "
-        "over these networks: the denominator of gain"
-    },
+    _WITHOUT_SPREAD,
+    meanings={**_WITHOUT_SPREAD.meanings, "reference_sum": _REFERENCE},
     name="relevance_applied_bilateral",
     question="The same for scans outside the contrast, such as MCI.",
     file="group/relevance_applied_bilateral.tsv",

@@ -106,7 +106,7 @@ def read_bids_tables(root: Path, people: Iterable[str], visits: Iterable[tuple[s
         folder = "/".join(parts)
         path = root / folder / f"{'_'.join(parts)}_scans.tsv"
         try:
-            tables.scans |= _merged(path, ["filename"], lambda cells, of=folder: f"{of}/{cells['filename']}", tables)
+            tables.scans |= _merged(path, ["filename"], partial(_path, folder), tables)
         except BadInputError as error:  # few of its values are used, so the scan is kept
             tables.notes.append(f"not read: {_without_root(error, root)}")
     require_clear_sex(tables.sex_codes)  # of all tables together: that of a person may hold one code alone
@@ -179,6 +179,10 @@ def merge_rows(keyed: Sequence[tuple[Key, Mapping[str, str]]], name: str, notes:
     if disagreeing:
         notes.append(f"repeated rows disagree, the first is used: {name}, {listed(disagreeing)}")
     return rows
+
+
+def _path(folder: str, cells: Cells) -> str:
+    return f"{folder}/{cells['filename']}"
 
 
 def _visit(cells: Cells, person: str = "") -> tuple[str, str]:

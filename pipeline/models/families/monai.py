@@ -107,7 +107,7 @@ def resnet(shape: Shape, settings: ResNetConfig, outputs: int, images: int = 1) 
     from monai.networks.nets.resnet import ResNet
 
     blocks = [2 if settings.architecture == "resnet18" else 1] * 4
-    stem = {"n_input_channels": images, "conv1_t_stride": settings.stem_stride}
+    stem: dict[str, Any] = {"n_input_channels": images, "conv1_t_stride": settings.stem_stride}
     net = ResNet("basic", blocks, [64, 128, 256, 512], **stem, widen_factor=settings.width, num_classes=outputs)
     return _staged(stages_of_resnet(net), shape, settings, net)
 
@@ -127,7 +127,7 @@ def densenet(shape: Shape, settings: DenseNetConfig, outputs: int, images: int =
     from monai.networks.nets.densenet import DenseNet121
     from torch import nn
 
-    size = {"init_features": settings.first_channels, "growth_rate": settings.growth}
+    size: dict[str, Any] = {"init_features": settings.first_channels, "growth_rate": settings.growth}
     net = DenseNet121(3, images, outputs, **size, dropout_prob=settings.dropout)
     parts = dict(net.features.named_children())
     relu, *head = net.class_layers
