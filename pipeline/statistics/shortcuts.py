@@ -109,9 +109,8 @@ def _mean(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) 
 
 
 def _difference(
-    values: Floats, positive: Flags, fold: Indices, settings: StatisticsConfig,
-    rng: np.random.Generator,
-) -> dict[str, Any]:  # fmt: skip
+    values: Floats, positive: Flags, fold: Indices, settings: StatisticsConfig, rng: np.random.Generator
+) -> dict[str, Any]:
     """Means of the classes, their difference within folds, and its test, as in `groups.comparisons`."""
     if positive.all() or not positive.any():
         return {"note": "only one class: no difference"}

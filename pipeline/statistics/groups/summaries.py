@@ -296,9 +296,8 @@ def _person_means(rows: pd.DataFrame, scan_group: str, keys: list[str], measures
 
 
 def _single(
-    relevance: pd.DataFrame, totals: pd.DataFrame, members: pd.DataFrame, regions: RegionTable,
-    scan_groups: Sequence[str],
-) -> pd.DataFrame:  # fmt: skip
+    relevance: pd.DataFrame, totals: pd.DataFrame, members: pd.DataFrame, regions: RegionTable, groups: Sequence[str]
+) -> pd.DataFrame:
     keys = ["map", "region"]
     described = relevance[[*keys, "name", "hemisphere", "group", "n_voxels"]].drop_duplicates(keys)
     lobes = {region.number: region.lobe for region in map(regions.by_number, regions.numbers)}
@@ -309,7 +308,7 @@ def _single(
     values["share"] = (values["sum"] / values["total"]).where((values["total"] > 0) & values["density"].notna())
     values = values.join(members, on="scan_id")
     blocks = []
-    for scan_group in scan_groups:
+    for scan_group in groups:
         members_rows = values[(values["outcome"] if scan_group in OUTCOMES else values["label"]) == scan_group]
         means = _person_means(values, scan_group, keys, _MEASURES)
         people, scans = members_rows["participant_id"].nunique(), members_rows["scan_id"].nunique()
