@@ -137,10 +137,10 @@ def read_region_table(path: Path) -> RegionTable:
 
 
 _SIDES: dict[str, Hemisphere] = {
-    "left": "left", "lh": "left", "l": "left",
-    "right": "right", "rh": "right", "r": "right",
-    "both": "both", "bothside": "both", "b": "both",
-}  # fmt: skip
+    **dict.fromkeys(("left", "lh", "l"), "left"),
+    **dict.fromkeys(("right", "rh", "r"), "right"),
+    **dict.fromkeys(("both", "bothside", "b"), "both"),
+}
 _SIDE_FIRST = re.compile(r"^(?:ctx[-_])?(left|right|lh|rh|bothside)[\s_.-]+(?=\S)", re.IGNORECASE)
 _SIDE_LAST = re.compile(r"(?<=\S)[\s_.-]+(left|right|lh|rh|(?-i:[LR]))$", re.IGNORECASE)
 _SCHAEFER = re.compile(r"^\d+Networks_(LH|RH)_")

@@ -290,10 +290,8 @@ def _seen(labels: NDArray[np.integer], source: Grid, target: Grid, numbers: set[
 
 MNI = nib.nifti1.xform_codes["mni"]
 DESCRIPTION_LENGTH = 79
-UNREADABLE = (
-    OSError, EOFError, ValueError, MemoryError, OverflowError, zlib.error, ImageFileError, HeaderDataError,
-    WrapStructError,
-)  # fmt: skip
+_OF_IMAGES = (ImageFileError, HeaderDataError, WrapStructError)
+UNREADABLE = (OSError, EOFError, ValueError, MemoryError, OverflowError, zlib.error, *_OF_IMAGES)
 """What nibabel raises on a file that is missing, empty, cut short, damaged, or not an image."""
 
 

@@ -235,17 +235,12 @@ def sample_brain(
     holds voxels of whose neighbourhood at least half is brain.
     """
     to_source = np.linalg.inv(source.affine) @ target.affine
-    sigmas = _smoothing(to_source[:3, :3])
+    widths = np.abs(to_source[:3, :3]).max(axis=1)  # of an oblique grid, its largest component along each axis
+    sigmas = [math.sqrt(max(width**2 - 1, 0)) / _FWHM for width in widths]
     share = _sample(mask.astype(np.float32), to_source, sigmas, target.shape)
     summed = _sample(t1w, to_source, sigmas, target.shape)
     inside = share >= 0.5
     return np.divide(summed, share, out=np.zeros_like(summed), where=inside), inside
-
-
-def _smoothing(to_source: NDArray[np.float64]) -> list[float]:
-    """Standard deviation along each source axis, in source voxels, for target voxels of the given edges."""
-    widths = np.abs(to_source).max(axis=1)  # for an oblique grid, its largest component along each axis
-    return [math.sqrt(max(width**2 - 1, 0)) / _FWHM for width in widths]
 
 
 def _sample(

@@ -53,7 +53,7 @@ def require_as_declared(layout: RunLayout, table: Table) -> None:
     if table.name == "predictions_baselines":
         meanings = baselines_table(task_of(config.cohort)).meanings
     if config.training.ensemble == 1:  # spreads over the members of ensembles
-        meanings = {name: meaning for name, meaning in meanings.items() if name not in {*SPREAD, *SPREADS}}
+        meanings = {name: meaning for name, meaning in meanings.items() if name not in {SPREAD, *SPREADS}}
     if meanings:
         assert dictionary == {name: {"Description": meaning} for name, meaning in meanings.items()}
         assert list(frame.columns) == list(meanings)

@@ -20,7 +20,7 @@ from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid, find_template
 from heatlas.pipeline.cohort.bids.tables import PARTICIPANTS, SESSIONS
 from heatlas.pipeline.cohort.images.files import leads_in_a_circle
-from heatlas.pipeline.cohort.people.balance import BALANCE_COLUMNS
+from heatlas.pipeline.cohort.people.balance import SPLIT_BALANCE_TABLE
 from heatlas.pipeline.cohort.people.splits import (
     PARTS,
     Split,
@@ -195,7 +195,7 @@ class Ready:
 
     split: Split  # without folds if nothing is trained
     notes: tuple[str, ...] = ()  # settings that will have no effect on some scans
-    balance: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(BALANCE_COLUMNS)))
+    balance: pd.DataFrame = field(default_factory=SPLIT_BALANCE_TABLE.frame)
 
 
 def stages_until(last: str) -> tuple[str, ...]:

@@ -121,14 +121,10 @@ def token_stage(model: nn.Module) -> int | str:
         if isinstance(stage, PoolsByAttention):
             return number + 1
         if attention_layers(stage):
-            return number or _layer_before_attention(members_of(model)[0])
+            parts = open_parts(members_of(model)[0])
+            place = next(index for index, (_, layer) in enumerate(parts) if attention_layers(layer))
+            return number or (parts[place - 1][0] if place else 0)
     return 0
-
-
-def _layer_before_attention(model: nn.Module) -> int | str:
-    parts = open_parts(model)
-    place = next(number for number, (_, layer) in enumerate(parts) if attention_layers(layer))
-    return parts[place - 1][0] if place else 0
 
 
 def _stages(model: nn.Module) -> list[nn.Module]:

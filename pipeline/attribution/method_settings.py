@@ -10,15 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from heatlas.pipeline.run.config.ranges import (
-    from_text,
-    is_plain,
-    kinds_of,
-    misfits,
-    options_of,
-    shown,
-    typed_value,
-)
+from heatlas.pipeline.run.config import ranges
 from heatlas.pipeline.run.errors import UsageError
 
 Setting = bool | int | float | str | tuple[Any, ...]
@@ -28,9 +20,9 @@ class CheckedSettings:
     """Base of the records of methods: a value that its field does not allow is refused when one is created."""
 
     def __post_init__(self) -> None:
-        for setting, value, must in misfits(self):
+        for setting, value, must in ranges.misfits(self):
             name = getattr(self, "name", type(self).__name__.lower())
-            raise UsageError(f"{name}: {setting} = {shown(value)}: {must}.")
+            raise UsageError(f"{name}: {setting} = {ranges.shown(value)}: {must}.")
 
 
 def read_settings(method: str, record: type, texts: Sequence[str], where: str = "--setting") -> dict[str, Setting]:
@@ -47,7 +39,7 @@ def read_settings(method: str, record: type, texts: Sequence[str], where: str = 
             raise UsageError(f"{where} {text}: write KEY=VALUE, as {where} batch=4.")
         if name in given:
             raise UsageError(f"{where} {name}: given twice.")
-        given[name] = from_text(value.strip())
+        given[name] = ranges.from_text(value.strip())
     return typed_settings(method, record, given, where)
 
 
@@ -57,8 +49,10 @@ def typed_settings(method: str, record: type, given: Mapping[str, Any], where: s
     for name, value in given.items():
         if name not in fields:
             settings = ", ".join(fields) or "none"
-            raise UsageError(f"{where} {name} = {shown(value)}: {method} has no setting {name!r}; it has {settings}.")
-        values[name] = typed_value(fields[name].kind, value, f"{where} {name}")
+            raise UsageError(
+                f"{where} {name} = {ranges.shown(value)}: {method} has no setting {name!r}; it has {settings}."
+            )
+        values[name] = ranges.typed_value(fields[name].kind, value, f"{where} {name}")
     return {name: value for name, value in values.items() if value != fields[name].default}
 
 
@@ -72,13 +66,13 @@ class Field:
 
 def settable(record: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
     """Settings of a record by name; those of nested records with a dot."""
-    kinds = kinds_of(record)
+    kinds = ranges.kinds_of(record)
     for field in dataclasses.fields(record):
         kind = kinds[field.name]
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
             if field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING:
                 yield from settable(kind, f"{prefix}{field.name}.")  # else the run gives it whole
-        elif any(map(is_plain, options_of(kind))):
+        elif any(map(ranges.is_plain, ranges.options_of(kind))):
             default = field.default
             if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
@@ -86,7 +80,7 @@ def settable(record: type, prefix: str = "") -> Iterator[tuple[str, Field]]:
 
 
 def build_record(record: type, settings: Mapping[str, Setting], given: Mapping[str, Any]) -> Any:
-    kinds, values = kinds_of(record), dict(given)
+    kinds, values = ranges.kinds_of(record), dict(given)
     for name, value in settings.items():
         head, point, _ = name.partition(".")
         if point:

@@ -242,10 +242,9 @@ def one_channel(answer: Attribution, at_input: bool) -> Attribution:
     return replace(answer, values=values.sum(1, keepdim=True), channels=values if at_input else None)
 
 
-POINTWISE = (
-    nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh,
-    nn.BatchNorm3d, nn.InstanceNorm3d, nn.GroupNorm, nn.Dropout, nn.Dropout3d, nn.Identity,
-)  # fmt: skip
+_ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.Tanh)
+_NORMALISATIONS = (nn.BatchNorm3d, nn.InstanceNorm3d, nn.GroupNorm)
+POINTWISE = (*_ACTIVATIONS, *_NORMALISATIONS, nn.Dropout, nn.Dropout3d, nn.Identity)
 """Layers that preserve the position of values."""
 
 

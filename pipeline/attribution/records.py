@@ -25,28 +25,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.host import on_host
 
-LEDGER_TABLE = Table(
-    "ledger",
-    {
-        "map": "Relevance map, named as in the file names",
-        "layer": "Layer with weights, named as in the model, output first",
-        "relevance_in": "Relevance that arrived at the layer's units",
-        "relevance_out": "Relevance passed on to the layer's inputs",
-        "absorbed_by_bias": "Relevance absorbed by biases (0 for the beta-rule, which ignores biases); of inherent "
-        "maps what constants of the layer add to the evidence of the scan, whose voxels add the rest (before that of "
-        "controls is taken away)",
-        "lost_no_contribution": "Relevance of units without a contribution that the rule can pass it to",
-        "stabiliser": "Relevance absorbed by the stabiliser of the denominator (0 for rules without one)",
-        "residual": "relevance_in minus relevance_out and all losses: rounding error",
-    },
-    "map and layer with weights",
-    "Where did relevance go, layer by layer?",
-    stage="attribution",
-    file="sub-*/relevance/*_desc-lrp_ledger.tsv",
-)
+LEDGER_TABLE = declared("ledger", __file__)
 LOSSES = ("absorbed_by_bias", "lost_no_contribution", "stabiliser")
 
 

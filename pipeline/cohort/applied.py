@@ -12,13 +12,7 @@ import nibabel as nib
 import numpy as np
 
 from heatlas.atlases.spaces import UNREADABLE
-from heatlas.pipeline.cohort.bids.derivatives import (
-    BIDS_NAME,
-    entry_notes,
-    entry_of_file,
-    over_template,
-    with_entries,
-)
+from heatlas.pipeline.cohort.bids import derivatives
 from heatlas.pipeline.cohort.candidates import Candidate, with_anatomy, with_readable_headers, without_people
 from heatlas.pipeline.cohort.cells.values import PTID, adni_participant
 from heatlas.pipeline.cohort.images.files import image_stem, is_image
@@ -56,7 +50,7 @@ def person_of_image(name: str) -> tuple[str, str | None]:
     (('sub-OASIS10002', None), ('sub-myscan', None), ('sub-scan', None))
     """
     stem = image_stem(name)
-    if match := BIDS_NAME.fullmatch(stem):
+    if match := derivatives.BIDS_NAME.fullmatch(stem):
         return match[1], match[2]
     if match := _PTID.search(stem):
         return adni_participant(match[0]), None
@@ -79,7 +73,7 @@ def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE
         )
     path = path.resolve()
     space = template_name(template)
-    entry, problem, _ = entry_of_file(path, config.kind, space, config.label)
+    entry, problem, _ = derivatives.entry_of_file(path, config.kind, space, config.label)
     person, session = person_of_image(path.name)
     name = image_stem(path.name)
     if path.parent.name == "mri" and path.name in BRAINS + HEADS:  # of FreeSurfer, whose folders name the person
@@ -92,15 +86,17 @@ def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE
             f"{path}: is a scan of {person}, who is among the people of the run or named in cohort.without. Give a "
             "scan of someone else; if it is of another person with the same id, rename it or add --new-people."
         )
-    candidates, notes = with_entries([candidate if problem is None else candidate.dropped(problem)], config.start_at)
+    candidates, notes = derivatives.with_entries(
+        [candidate if problem is None else candidate.dropped(problem)], config.start_at
+    )
     candidates = with_anatomy(path.parent, candidates, config.kind, config.max_voxel_mm, space)
     candidates, header_notes = with_readable_headers(path.parent, candidates, config.max_voxel_mm)
-    (candidate,) = over_template(path.parent, candidates, template)
+    (candidate,) = derivatives.over_template(path.parent, candidates, template)
     scan = candidate.scan
     if not scan.kept:
         raise BadInputError(f"{path}: {scan.reason}. Give one readable {config.kind.scan} with its orientation.")
     _require_voxels(path)
-    notes += entry_notes([candidate], space) if config.start_at == "auto" else []
+    notes += derivatives.entry_notes([candidate], space) if config.start_at == "auto" else []
     return InputCohort(path.parent, "image", ScanTable((scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.run.declared import CLASSES, Table, described
+from heatlas.pipeline.run.declared import Table, declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import require_filled, require_known, require_numbers, require_whole
@@ -23,49 +23,9 @@ from heatlas.pipeline.run.tables import require_filled, require_known, require_n
 OLDEST_AGE = 89.0
 """Ages above are written as this one (see `pipeline.cohort.sharing`)."""
 
-SCAN_COLUMNS = {
-    **described("participant_id", "session_id"),
-    "scan_id": "Identifier of the image in its source (ADNI image id, or BIDS file name without suffix)",
-    "image": "Path of the image relative to the input folder, POSIX separators; n/a for a row without an image",
-    "entry": "Kind of image, and thus first processing step: scan (as acquired), brain (already brain-extracted), "
-    "template (already in template space, not registered again)",
-    "diagnosis": "Diagnosis at the visit of the scan: CN, MCI or AD",
-    "diagnosis_source": "Table and column that the diagnosis comes from",
-    "progression": "Course after a diagnosis of MCI, within the horizon: sMCI, pMCI, rMCI (reverted) or uMCI (unknown)",
-    "label": "Class in the contrast of this run; n/a outside the contrast",
-    "age": "Age at the scan in years; 89 and above is written as 89, as BIDS asks",
-    "sex": "F or M",
-    "site": "Acquisition site",
-    "field_strength": "Magnetic field in tesla",
-    "apoe4": "Number of APOE e4 alleles",
-    "mmse": "Mini-Mental State Examination at the visit",
-    "cdr": "Clinical Dementia Rating (global) at the visit",
-    "tiv_mm3": "Total intracranial volume in mm3",
-    "tiv_source": "Source of the intracranial volume",
-    "hippocampus_mm3": "Volume of both hippocampi in mm3",
-    "hippocampus_left_mm3": "Volume of the left hippocampus in mm3",
-    "hippocampus_right_mm3": "Volume of the right hippocampus in mm3",
-    "hippocampus_source": "Source of the hippocampal volumes, or why there are none",
-    "kept": "true if the scan is used",
-    "reason": "Why the scan was dropped; n/a if kept",
-}
 
-LATER_COLUMNS = frozenset(
-    {"entry", "diagnosis_source", "progression", "tiv_source", "hippocampus_left_mm3", "hippocampus_right_mm3"}
-)
-"""Columns that tables of earlier versions lack; their values are missing then."""
-SCANS_TABLE = Table(
-    "scans",
-    SCAN_COLUMNS,
-    "scan found, kept or dropped",
-    "Which scans were found, and why was one dropped?",
-    stage="cohort",
-    file="scans.tsv",
-    filled=("participant_id", "scan_id", "kept"),
-    values={"label": (CLASSES,)},
-    finite=True,
-    later=LATER_COLUMNS,
-)
+SCANS_TABLE = declared("scans", __file__)
+SCAN_COLUMNS = SCANS_TABLE.meanings
 CLINICAL_TABLE = Table(
     "clinical",
     {},
@@ -135,6 +95,11 @@ class Scan:
 
     def dropped(self, reason: str) -> Scan:
         return dataclasses.replace(self, kept=False, reason=reason)
+
+    def filled_in(self, pattern: str) -> str:
+        """A pattern of the settings, such as ``{name}_mask.nii.gz``, for this scan."""
+        names = {"participant_id": self.participant_id, "session_id": self.session_id or "", "name": self.name}
+        return pattern.format(**names, scan_id=self.scan_id)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from heatlas.pipeline.cohort.images.dicom import series_of
 from heatlas.pipeline.cohort.images.files import dicom_files, is_image
 from heatlas.pipeline.cohort.records import OLDEST_AGE, Scan
 from heatlas.pipeline.run.config.settings import PrivacyConfig
-from heatlas.pipeline.run.declared import Form, Table
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.documents import read_regular
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -51,36 +51,8 @@ from heatlas.pipeline.run.work.digests import file_digest, text_digest
 from heatlas.pipeline.run.work.progress import Progress
 from heatlas.pipeline.run.work.seeds import generator
 
-MANIFEST_COLUMNS = {
-    "scan_id": "Identifier of the image in its source (ADNI image id, or BIDS file name without suffix)",
-    "sha256": "SHA-256 of voxels, data type, scaling, shape and affine of the image; n/a if only ids are compared",
-}
-COMPARISON_COLUMNS = {
-    "scan_id": MANIFEST_COLUMNS["scan_id"],
-    "status": "same; unchecked (no digest in the manifest); different (another image under this id); unreadable; "
-    "dropped (found, and not usable here); missing (not found here); extra (usable here, not in the manifest)",
-    "detail": "Why, where the status alone does not say it",
-}
-MANIFEST_TABLE = Table(
-    "manifest",
-    MANIFEST_COLUMNS,
-    "image of a cohort",
-    "Which images is a cohort made of?",
-    stage="cohort",
-    forms={"sha256": Form.TEXT},
-    on_pages=False,
-)
-MANIFEST_COMPARISON_TABLE = Table(
-    "manifest_comparison",
-    COMPARISON_COLUMNS,
-    "image of the manifest or the input",
-    "Does the input hold the images of the manifest? Written with a manifest.",
-    stage="cohort",
-    file="manifest_comparison.tsv",
-    filled=("scan_id", "status"),
-    forms={"detail": Form.TEXT},
-    on_pages=False,
-)
+MANIFEST_TABLE = declared("manifest", __file__)
+MANIFEST_COMPARISON_TABLE = declared("manifest_comparison", __file__)
 Status = Literal["same", "unchecked", "different", "unreadable", "dropped", "missing", "extra"]
 MATCHING: frozenset[Status] = frozenset({"same", "unchecked"})
 

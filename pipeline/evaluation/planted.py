@@ -23,9 +23,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from heatlas.pipeline.evaluation.tables import declared
 from heatlas.pipeline.regions.ranking import METRICS, mean_over_participants, top_groups
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -37,31 +37,7 @@ log = logging.getLogger("heatlas")
 OUTCOME = "TP"
 TOP = 10
 
-PLANTED_RECOVERY_TABLE = Table(
-    "planted_recovery",
-    {
-        **described("map"),
-        "metric": "Metric that ranks the bilateral groups: sum, density or gain",
-        "outcome": "Scans looked at: TP, patients recognised as patients",
-        "n_participants": "Participants with such scans; each counts once",
-        "n_scans": "Such scans",
-        "n_groups": "Bilateral groups in the ranking",
-        "n_planted": "Groups in which disease was planted",
-        "top": "Length of the list of first groups",
-        "hits": "Planted groups on that list",
-        "expected_hits": "Planted groups that a random ranking puts on that list, on average (hypergeometric)",
-        "p_value": "Probability that a random ranking puts as many there, or more (hypergeometric)",
-        "found": "Planted groups on the list, best first",
-        "first_groups": "The list, best first",
-        "relevance_share": "Positive relevance in planted groups, as share of that in all groups; the same for each "
-        "metric",
-        "volume_share": "Volume of planted groups, as share of all groups",
-        "enrichment": "relevance_share / volume_share; 1 for a map that is even everywhere",
-    },
-    "map and metric", "Do maps find the regions in which disease was planted?", stage="evaluation",
-    file="group/statistics/planted_recovery.tsv",
-    filled=("map", "metric", "n_participants", "n_groups", "n_planted", "top", "hits"),
-)  # fmt: skip
+PLANTED_RECOVERY_TABLE = declared("planted_recovery")
 
 
 def planted_recovery(bilateral: pd.DataFrame, planted: Sequence[str], metric: str, top: int = TOP) -> dict[str, object]:
@@ -167,32 +143,7 @@ FEWEST_EVENTS = 10
 """Conversions that one predictor needs (Peduzzi et al. 1995): with fewer, even a strong one is likely to be missed."""
 VOLUME = "volume"
 
-PLANTED_EFFECTS_TABLE = Table(
-    "planted_effects",
-    {
-        "effect": "Short name of what was planted, or of a null",
-        "planted": "What was done to the data",
-        "magnitude": "Size of what was planted; n/a for a null",
-        "magnitude_unit": "In which unit",
-        "expected": "found; not found; or open, if the cohort is too small to tell",
-        "analysis": "Table of group/statistics that should show it",
-        "rows": "Which of its rows were looked at",
-        "n_tests": "How many tests that is",
-        "where": "Row with the smallest p",
-        "estimate": "What the analysis found there",
-        "estimate_is": "Column that the estimate comes from",
-        "ci_low": "Lower bound of its interval; n/a where the table gives none",
-        "ci_high": "Upper bound",
-        "p": "The p it is judged by",
-        "p_is": "Column that the p comes from: uncorrected for one named group, family-wise for several",
-        "result": "found, not found, not tested or no answer",
-        "verdict": "as planted; missed (planted and not found); false alarm (found and not planted); nothing to remove "
-        "(by ComBat: not found before it either); not tested: too few; or no answer (no such table or value)",
-        "note": "Why there is no answer, or what to know of it",
-    },
-    "planted effect or null", "Are planted effects found, and nulls not?", stage="evaluation",
-    file="group/statistics/planted_effects.tsv", filled=("effect", "verdict"),
-)  # fmt: skip
+PLANTED_EFFECTS_TABLE = declared("planted_effects")
 
 
 @dataclass(frozen=True)

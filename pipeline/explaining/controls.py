@@ -23,9 +23,9 @@ from heatlas.pipeline.cohort.people.splits import Split, training_part
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.explaining.networks import Control, MeanControls, ReferenceScan
+from heatlas.pipeline.explaining.tables import declared
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import EXPORT_AGAIN, Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -176,19 +176,7 @@ def mean_logits(network: nn.Module, scans: Sequence[ScanFiles], spec: NetworkInp
     return [round(float(value), 5) for value in torch.stack(rows).mean(0)]
 
 
-PEOPLE_TABLE = Table(
-    "people", {"participant_id": "Digest of a participant of the run and a salt, which cannot be read back"}, "person",
-    "Who took part in the run, and is left out of what its networks are applied to?", stage="export",
-    file="models/people.tsv",
-)  # fmt: skip
-NORMS_TABLE = Table(
-    "norms",
-    {
-        **described("map", "group"), "n_controls": "Controls with a value", "mean": "Mean of their densities",
-        "sd": "Standard deviation of their densities",
-    },
-    "map and bilateral group", "What is usual in controls?", stage="export", file="reference/norms.tsv",
-)  # fmt: skip
+PEOPLE_TABLE, NORMS_TABLE = declared("people"), declared("norms")
 
 
 def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: int) -> pd.DataFrame:

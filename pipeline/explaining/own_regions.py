@@ -21,12 +21,12 @@ from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.segmented.images import names_of_regions, segmentation_of, table_beside
 from heatlas.pipeline.cohort.work import Work
+from heatlas.pipeline.explaining.tables import declared
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.regions.stage import map_version
 from heatlas.pipeline.regions.tables import REST_NAME, density
 from heatlas.pipeline.registration.own_labels import INSIDE, labels_in_template, outside_brain, share_inside
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import shown_as
@@ -35,24 +35,7 @@ from heatlas.pipeline.run.work.unit import Unit, keyed, keyed_file
 
 STAGE = "own-regions"
 
-OWN_REGIONS_TABLE = Table(
-    "relevance_own_regions",
-    {
-        **described("participant_id", "session_id", "scan_id"),
-        "map": "Relevance map, named as in relevance.tsv",
-        "region": "Label number in the segmentation of the scan; 0 is the rest of the volume. All rows of a map add up "
-        "to its total",
-        "name": "Region, named by FreeSurfer, or in a _dseg.nii.gz by its label table; n/a for a number that "
-        "aparc+aseg or the table does not have",
-        "hemisphere": "left, right or both (of the participant)",
-        "n_voxels": "Voxels of the region on the grid of the maps; 0 if the grid is too coarse for the region",
-        "volume_mm3": "Volume of the region in the scan, by its segmentation, in mm3; n/a for the rest",
-        "sum": "Sum of the map over the region; of an evidence map in logits",
-        "density": "Sum divided by voxels; n/a for an empty region",
-    },
-    "scan, map and region", "How much relevance lies in each region of a person's own segmentation?", stage="regions",
-    filled=("participant_id", "scan_id", "map", "region", "n_voxels"), finite=True, on_pages=False,
-)  # fmt: skip
+OWN_REGIONS_TABLE = declared("relevance_own_regions")
 
 
 class OwnRegions(Unit):

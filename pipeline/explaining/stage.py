@@ -33,10 +33,11 @@ from heatlas.pipeline.explaining.explained_scan import (
 from heatlas.pipeline.explaining.partial import STAGE as PARTS_STAGE
 from heatlas.pipeline.explaining.partial import explain_in_parts
 from heatlas.pipeline.explaining.scan_jobs import JobMaker, explanations_of_run, require_all_defined
+from heatlas.pipeline.explaining.tables import declared
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.tables import with_outcomes
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
@@ -47,45 +48,8 @@ STAGE = "attribution"
 APPLIED_STAGE = "attribution-applied"
 """Names the receipts of scans outside the contrast."""
 
-CONSERVATION_TABLE = Table(
-    "conservation",
-    {
-        **described("participant_id", "session_id", "scan_id"),
-        "map": "LRP map, named as in the file names",
-        "start_value": "Value of the target that relevance started from (logit, probability or evidence)",
-        "map_sum": "Sum of the map over all voxels",
-        "absorbed_by_bias": "Relevance absorbed by biases, all layers",
-        "lost_no_contribution": "Relevance lost in units without a contribution to pass it to, all layers",
-        "stabiliser": "Relevance absorbed by stabilisers, all layers",
-        "residual": "start_value minus map_sum and all losses: rounding error",
-    },
-    "scan and LRP map", "Does the relevance of a map add up to the start value?", stage="attribution",
-    filled=("participant_id", "scan_id", "map"), finite=True,
-)  # fmt: skip
+CONSERVATION_TABLE, EVIDENCE_TABLE = declared("conservation"), declared("evidence")
 
-EVIDENCE_TABLE = Table(
-    "evidence",
-    {
-        **described("participant_id", "session_id", "scan_id"),
-        "map": "Evidence map: relative to controls that the network was trained on",
-        "evidence": "Evidence of the whole scan for the explained class, not relative to controls: its logit minus the "
-        "mean of the other logits (for regression the output); mean over the networks that explain it. In "
-        "relevance.tsv, evidence is a region's part of the difference to controls",
-        "reference_evidence": "Evidence of the reference: mean over the controls, or evidence of the mean control for "
-        "methods that use it",
-        "map_sum": "Sum of the map over all voxels",
-        "completeness_error": "map_sum minus (evidence minus reference_evidence), in logits; 0 for a complete map",
-        "completeness_share": "Size of completeness_error as a share of the mean distance between the evidence of the "
-        "scan and that of each control, which is at least the difference that the map must add up to",
-        "sampling_error": "What completeness_error would be without the control variate, in logits: how far the few "
-        "points that were drawn stand for the paths; n/a for a method that draws none",
-        "sampling_share": "Size of sampling_error as such a share: regions of the map are uncertain by more than this",
-        "n_reference": "Control scans in the reference, one per person",
-    },
-    "scan and evidence map", "How much more evidence has a scan than controls, and does its map add up to that?",
-    stage="attribution", filled=("participant_id", "scan_id", "map"), finite=True,
-    later=("completeness_share", "sampling_error", "sampling_share"),
-)  # fmt: skip
 EVIDENCE_APPLIED_TABLE = replace(
     EVIDENCE_TABLE, name="evidence_applied", question="The same for scans outside the contrast, such as MCI.",
     file="group/evidence_applied.tsv",

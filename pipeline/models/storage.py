@@ -31,7 +31,7 @@ from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.documents import read_json, read_regular, require_regular
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
-from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.tables import write_bytes, write_json
 from heatlas.pipeline.run.work.host import on_host
 
 FORMAT = 1
@@ -72,7 +72,7 @@ def save_model(
     files.folder.mkdir(parents=True, exist_ok=True)
     state = {name: on_host(value).contiguous() for name, value in model.state_dict().items()}
     content = safetensors.torch.save(state)
-    _write_bytes(files.weights, content)
+    write_bytes(files.weights, content)
     if model.architecture is None:
         raise ValueError("a network of no family cannot be stored: nothing says how to build it again.")
     settings, shape = model.architecture.settings, model.architecture.input_shape
@@ -191,13 +191,6 @@ def _input_from_json(values: Mapping[str, Any]) -> NetworkInput:
         (tuple(first), tuple(last)),
         tuple(map(str, values.get("images", ()))),
     )
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    """Write atomically: a reader sees the old file or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
 
 
 WRAPPED = ("state_dict", "model", "network")

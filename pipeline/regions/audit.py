@@ -26,7 +26,7 @@ from heatlas.atlases.spaces import Box, Grid, read_brain
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import REST, PackedLabels, labels_in, ordered_total
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.host import on_host
 
 Mask = NDArray[np.bool_]
@@ -36,30 +36,7 @@ FLUID, VESSEL = "CSF", "vessel"
 """Tissues of a region table."""
 NO_REGION = "no_region"
 
-RELEVANCE_AUDIT_TABLE = Table(
-    "relevance_audit",
-    {
-        **described("participant_id", "session_id", "scan_id"),
-        "map": "Relevance map, named as in the file names",
-        "compartment": f"rim: within {RIM_MM:g} mm of the surface of the scan's brain mask, on both sides. rim_inside: "
-        "its part inside the mask. outside: all that the network sees outside the mask. fluid: regions of the atlas "
-        "that hold fluid (ventricles). dark: the darkest of three classes of intensity inside the mask (Otsu), where a "
-        "T1-weighted image shows fluid. vessel: regions of the atlas that are vessels. no_region: the part of the mask "
-        "that no region of the atlas covers. Compartments overlap",
-        "reference": "Voxels that the compartment is part of: brain (the mask), brain_and_rim, or seen (the network's "
-        "field of view)",
-        "n_voxels": "Voxels of the compartment; 0 if the atlas has no such region or the image no such class",
-        "reference_voxels": "Voxels of the reference",
-        "absolute_sum": "Sum of |relevance| over the compartment",
-        "reference_sum": "Sum of |relevance| over the reference",
-        "share": "absolute_sum / reference_sum",
-        "voxel_share": "n_voxels / reference_voxels",
-        "enrichment": "share / voxel_share: 1 for relevance spread evenly over the reference; n/a for a compartment "
-        "without voxels or a reference without relevance",
-    },
-    "scan, map and compartment", "How much relevance lies at the rim, outside the brain, in fluid and in vessels?",
-    stage="regions", on_pages=False,
-)  # fmt: skip
+RELEVANCE_AUDIT_TABLE = declared("relevance_audit", __file__, rim_mm=RIM_MM)
 
 
 class Compartments(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heatlas.atlases.spaces import UNREADABLE, Box, Grid, require_same_grid
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 
 
@@ -52,19 +52,7 @@ def _grid_of(image: Any, path: Path) -> Grid:
         raise BadInputError(f"{path}: {error}") from error
 
 
-PARTIAL_TABLE = Table(
-    "partial_sums",
-    {
-        "part": "Partial sum that the maps of the scan are in",
-        "outcome": "Outcome of the prediction, the same for all scans of a part: TP, FP, TN or FN",
-        **described("participant_id", "session_id", "scan_id"),
-    },
-    "scan in a sum of maps",
-    "Which scan's maps are in which partial sum?",
-    stage="attribution",
-    file="partial/scans.tsv",
-    on_pages=False,
-)
+PARTIAL_TABLE = declared("partial_sums", __file__)
 
 
 def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | None) -> None:

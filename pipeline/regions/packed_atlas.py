@@ -18,7 +18,7 @@ from heatlas.atlases.spaces import Box, Grid, require_same_grid
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.region_sums import PackedLabels, device_labels, device_region_sums, labels_in, pack_labels
 from heatlas.pipeline.regions.tables import RELEVANCE_TABLE, scan_rows
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.digests import canonical_json, text_digest
 from heatlas.pipeline.run.work.host import on_host
@@ -81,24 +81,7 @@ def write_region_table(
     RELEVANCE_TABLE.write(path, rows)
 
 
-RELEVANCE_CHANNELS_TABLE = Table(
-    "relevance_channels",
-    {
-        **described("participant_id", "session_id", "scan_id"),
-        "map": "Relevance map, named as in relevance.tsv; maps of later stages, which have no channels, are left out",
-        "image": "Kind of image that networks see as a channel, by the suffix of its BIDS name",
-        "region": "Label number in the atlas; 0 is the rest of the volume",
-        **{name: RELEVANCE_TABLE.meanings[name] for name in ("name", "hemisphere", "group", "n_voxels")},
-        "sum": "Sum over the region of the map of this kind of image; all kinds add up to the sum in relevance.tsv",
-        "density": RELEVANCE_TABLE.meanings["density"],
-    },
-    "scan, map, kind of image and region",
-    "How much relevance lies in each kind of image, region by region?",
-    stage="regions",
-    filled=("participant_id", "scan_id", "map", "image", "region", "n_voxels"),
-    finite=True,
-    on_pages=False,
-)
+RELEVANCE_CHANNELS_TABLE = declared("relevance_channels", __file__)
 
 SHARES = {
     "map": "Relevance map",

@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from heatlas.pipeline.run.declared import Form, Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.plain_text import counted
 
 METRICS = ("sum", "density", "gain")
@@ -55,24 +55,7 @@ def top_groups(means: pd.Series, count: int) -> list[str]:
 
 TOP = 10
 
-BETA_OVERLAP_TABLE = Table(
-    "beta_overlap",
-    {
-        "metric": "Metric that groups are ranked by: sum or density (mean over participants of the positive class) or "
-        "gain (mean over participants with TP scans)",
-        "map_a": "LRP map",
-        "map_b": "LRP map",
-        "top": "Number of top groups compared",
-        "overlap": "Percentage of the top groups that both maps share",
-        "note": "Why there is no overlap",
-    },
-    "pair of LRP maps and metric",
-    "Does another beta put the same regions first?",
-    stage="regions",
-    file="group/statistics/beta_overlap.tsv",
-    forms={"overlap": Form.VALUE},
-    filled=("map_a", "map_b", "metric", "top"),
-)
+BETA_OVERLAP_TABLE = declared("beta_overlap", __file__)
 
 
 def top_overlap(a: Sequence[str], b: Sequence[str]) -> float:
@@ -112,25 +95,7 @@ def _matrix(
 MIN_PROBABILITY = 0.9
 GROUPS = 25
 
-FINGERPRINTS_TABLE = Table(
-    "fingerprints",
-    {
-        **described("map"),
-        "patient": "1 or 2: member of the pair",
-        **described("participant_id", "session_id", "scan_id"),
-        "probability": "Softmax probability of the positive class",
-        "rank": "Rank of the group by mean density over participants of the positive class",
-        **described("group"),
-        "density": "Relevance density of this scan in the group",
-        "cosine_distance": "Cosine distance of the pair's vectors (0 same direction, 1 orthogonal, 2 opposite)",
-        "n_candidates": "Participants that the pair was chosen from",
-        "note": "Why there is no pair",
-    },
-    "map, patient of the pair and bilateral group",
-    "Which two patients have the least alike maps?",
-    stage="regions",
-    file="group/statistics/fingerprints.tsv",
-)
+FINGERPRINTS_TABLE = declared("fingerprints", __file__)
 
 
 def most_different_pair(vectors: NDArray[np.float64], participants: Sequence[str]) -> tuple[int, int, float] | None:

@@ -25,31 +25,12 @@ from heatlas.atlases.spaces import Grid, write_template_image
 from heatlas.pipeline.cohort.people.splits import networks_that_answered
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
+from heatlas.pipeline.regions import ranking
+from heatlas.pipeline.regions import tables as region_tables
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.regions.maps import PARTIAL_TABLE, add_part
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
-from heatlas.pipeline.regions.ranking import (
-    BETA_OVERLAP_TABLE,
-    FINGERPRINTS_TABLE,
-    fingerprint_table,
-    least_voxels,
-    overlap_table,
-)
-from heatlas.pipeline.regions.tables import (
-    ALL,
-    OUTCOMES,
-    PREDICTION_COLUMNS,
-    RELEVANCE_BILATERAL_TABLE,
-    RELEVANCE_TABLE,
-    SPREADS,
-    bilateral_rows,
-    bilateral_sums,
-    density,
-    gain,
-    predictions_of,
-)
 from heatlas.pipeline.run.config.settings import GainReference
-from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import lrp_map_name, sidecar
@@ -73,13 +54,13 @@ def aggregate_relevance(
     if not scans or not map_names:
         raise BadInputError("regions: no scan with relevance and a prediction. Run training and attribution first.")
     layout, config, digests = work.layout, work.config, work.digests
-    of_scans = predictions_of([scan.scan_id for scan in scans], predictions)
+    of_scans = region_tables.predictions_of([scan.scan_id for scan in scans], predictions)
     tables = [work.files(scan).region_table for scan in scans]
     audits = [work.files(scan).audit_table for scan in scans]
     channels = [work.files(scan).channel_table for scan in scans if config.cohort.further_suffixes]
-    relevant = text_digest(of_scans[list(PREDICTION_COLUMNS)].to_csv(index=False))
+    relevant = text_digest(of_scans[list(region_tables.PREDICTION_COLUMNS)].to_csv(index=False))
     gain_reference = config.regions.gain_reference
-    least = least_voxels(config.registration.resolution_mm)
+    least = ranking.least_voxels(config.registration.resolution_mm)
     lrp_names = [name for name in map(lrp_map_name, sorted(config.attribution.betas)) if name in map_names]
     done = run_step(
         layout,
@@ -113,13 +94,13 @@ def _write_tables(
 ) -> list[Path]:
     relevance = pd.concat([scan_table(path, map_names) for path in tables], ignore_index=True)
     shares = [_of_maps(RELEVANCE_AUDIT_TABLE.read(path), path, map_names) for path in audits]
-    bilateral = bilateral_rows(relevance, predictions, gain_reference)
-    RELEVANCE_TABLE.write(layout, relevance)
+    bilateral = region_tables.bilateral_rows(relevance, predictions, gain_reference)
+    region_tables.RELEVANCE_TABLE.write(layout, relevance)
     RELEVANCE_AUDIT_TABLE.write(layout, pd.concat(shares, ignore_index=True))
-    columns = [name for name in RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
-    RELEVANCE_BILATERAL_TABLE.write(layout, bilateral[columns])
-    FINGERPRINTS_TABLE.write(layout, fingerprint_table(bilateral, map_names, least))
-    BETA_OVERLAP_TABLE.write(layout, overlap_table(bilateral, lrp_names))
+    columns = [name for name in region_tables.RELEVANCE_BILATERAL_TABLE.meanings if name in bilateral]
+    region_tables.RELEVANCE_BILATERAL_TABLE.write(layout, bilateral[columns])
+    ranking.FINGERPRINTS_TABLE.write(layout, ranking.fingerprint_table(bilateral, map_names, least))
+    ranking.BETA_OVERLAP_TABLE.write(layout, ranking.overlap_table(bilateral, lrp_names))
     written = list(STAGE_TABLES)
     if channels:
         by_scan = [RELEVANCE_CHANNELS_TABLE.read(path) for path in channels]
@@ -131,17 +112,23 @@ def _write_tables(
 
 
 STAGE_TABLES = (
-    RELEVANCE_TABLE,
+    region_tables.RELEVANCE_TABLE,
     RELEVANCE_AUDIT_TABLE,
-    RELEVANCE_BILATERAL_TABLE,
-    FINGERPRINTS_TABLE,
-    BETA_OVERLAP_TABLE,
+    region_tables.RELEVANCE_BILATERAL_TABLE,
+    ranking.FINGERPRINTS_TABLE,
+    ranking.BETA_OVERLAP_TABLE,
 )
 """Those of every run; ``relevance_channels.tsv`` is written where networks see several kinds of images."""
 
 
 def scan_table(path: Path, map_names: Sequence[str]) -> pd.DataFrame:
-    return _of_maps(RELEVANCE_TABLE.read(path, list(RELEVANCE_TABLE.without(*SPREADS).meanings)), path, map_names)
+    return _of_maps(
+        region_tables.RELEVANCE_TABLE.read(
+            path, list(region_tables.RELEVANCE_TABLE.without(*region_tables.SPREADS).meanings)
+        ),
+        path,
+        map_names,
+    )
 
 
 def _of_maps(table: pd.DataFrame, path: Path, map_names: Sequence[str]) -> pd.DataFrame:
@@ -235,7 +222,9 @@ def groups_of(outcomes: Sequence[str], negative: str, positive: str) -> dict[str
     >>> groups_of(["TP", "TN", "TP"], "CN", "AD")
     {'AD': ('TP', 'FN'), 'CN': ('TN', 'FP'), 'TP': ('TP',), 'TN': ('TN',)}
     """
-    parts = {positive: ("TP", "FN"), negative: ("TN", "FP")} | {name: (name,) for name in (*OUTCOMES, ALL)}
+    parts = {positive: ("TP", "FN"), negative: ("TN", "FP")} | {
+        name: (name,) for name in (*region_tables.OUTCOMES, region_tables.ALL)
+    }
     return {name: part for name, part in parts.items() if set(part) & set(outcomes)}
 
 
@@ -272,22 +261,20 @@ def average_maps(
 
 APPLIED_STAGE = "regions-applied"
 
-RELEVANCE_APPLIED_BILATERAL_TABLE = Table(
-    "relevance_applied_bilateral",
-    {
-        **RELEVANCE_BILATERAL_TABLE.without("evidence_sd").meanings,
-        "reference_sum": "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged "
-        "over these networks: the denominator of gain",
-    },
-    "scan, map and bilateral group",
-    "The same for scans outside the contrast, such as MCI.",
-    stage="regions",
-    filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
-    finite=True,
-    later=("evidence",),
+_WITHOUT_SPREAD = region_tables.RELEVANCE_BILATERAL_TABLE.without("evidence_sd")
+_REFERENCE = (
+    "reference_sum of relevance_bilateral.tsv for each network that explains the scan, averaged over these networks: "
+    "the denominator of gain"
+)
+RELEVANCE_APPLIED_BILATERAL_TABLE = replace(
+    _WITHOUT_SPREAD,
+    meanings={**_WITHOUT_SPREAD.meanings, "reference_sum": _REFERENCE},
+    name="relevance_applied_bilateral",
+    question="The same for scans outside the contrast, such as MCI.",
+    file="group/relevance_applied_bilateral.tsv",
 )
 RELEVANCE_APPLIED_TABLE = replace(
-    RELEVANCE_TABLE,
+    region_tables.RELEVANCE_TABLE,
     name="relevance_applied",
     question=RELEVANCE_APPLIED_BILATERAL_TABLE.question,
     file="group/relevance_applied.tsv",
@@ -326,7 +313,7 @@ def aggregate_applied(
             table.write(layout, rows)
         return [path for table in of_stage for path in table.files(layout)]
 
-    inputs = [*tables, RELEVANCE_BILATERAL_TABLE.path(run or layout), predictions[0]]
+    inputs = [*tables, region_tables.RELEVANCE_BILATERAL_TABLE.path(run or layout), predictions[0]]
     return run_step(layout, APPLIED_STAGE, inputs, parameters, [applied_bilateral], write, work.digests)
 
 
@@ -336,9 +323,9 @@ def network_references(layout: RunLayout, predictions: Path) -> pd.DataFrame:
     Empty without such tables, as in an exported run: then there is no gain.
     """
     columns = ["scan_id", "map", "group", "reference_sum"]
-    if not (RELEVANCE_BILATERAL_TABLE.path(layout).is_file() and predictions.is_file()):
+    if not (region_tables.RELEVANCE_BILATERAL_TABLE.path(layout).is_file() and predictions.is_file()):
         return pd.DataFrame(columns=[*columns, "fold"])
-    bilateral = RELEVANCE_BILATERAL_TABLE.read(layout, columns)
+    bilateral = region_tables.RELEVANCE_BILATERAL_TABLE.read(layout, columns)
     folds = read_table(predictions, ["scan_id", "fold"])[["scan_id", "fold"]]
     # The same in all rows of a fold.
     return bilateral[columns].merge(folds, on="scan_id").drop_duplicates(["fold", "map", "group"])
@@ -350,11 +337,11 @@ def applied_bilateral(relevance: pd.DataFrame, networks: pd.DataFrame, reference
     `networks`: a row per scan and network (``fold``) that explains it. `references`: of `network_references`.
     """
     identity = ["participant_id", "session_id", "scan_id", "map"]
-    table = bilateral_sums(relevance, identity)
+    table = region_tables.bilateral_sums(relevance, identity)
     pairs = networks.merge(references[["fold", "map", "group", "reference_sum"]], on="fold")
     means = pairs.groupby(["scan_id", "map", "group"], sort=False)["reference_sum"].mean().reset_index()
     table = table.merge(means, on=["scan_id", "map", "group"], how="left")
     sums = table["sum"].to_numpy(float)
-    table["density"] = density(sums, table["n_voxels"].to_numpy())
-    table["gain"] = gain(sums, table["reference_sum"].where(table["evidence"].isna()).to_numpy(float))
+    table["density"] = region_tables.density(sums, table["n_voxels"].to_numpy())
+    table["gain"] = region_tables.gain(sums, table["reference_sum"].where(table["evidence"].isna()).to_numpy(float))
     return table[list(RELEVANCE_APPLIED_BILATERAL_TABLE.meanings)]

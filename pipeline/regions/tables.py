@@ -13,7 +13,7 @@ from heatlas.atlases.regions import RegionTable
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.run.config.settings import GainReference
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 
 
@@ -59,71 +59,12 @@ def negative_class_reference(table: pd.DataFrame, over: GainReference) -> pd.Ser
 
 REST_NAME = "unlabelled rest"
 
-_SCAN_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    "map": "Relevance map, named as in the file names: lrpB000 is LRP with beta 0, gb guided backpropagation, "
-    "expectedGradients the default evidence map",
-}
 
-EVIDENCE = (
-    "Contribution of the region to the evidence for the explained class relative to controls, in logits (for "
-    "regression in the unit of the target): the sum of an evidence map. Signed; regions add up to the difference of "
-    "the scan and its reference in evidence.tsv. n/a for other maps"
-)
-
-SPREADS = {
-    "evidence_sd": "Standard deviation of evidence over the members of an ensemble; only where [training] ensemble is "
-    "above 1",
-    "group_evidence_sd": "The same of the bilateral group, whose sides may vary together",
-}
+SPREADS = ("evidence_sd", "group_evidence_sd")
 """Further columns of ``relevance.tsv`` where networks are ensembles."""
-RELEVANCE_TABLE = Table(
-    "relevance",
-    {
-        **_SCAN_COLUMNS,
-        "region": "Label number in the atlas; 0 is the rest of the volume. All rows of a map add up to its total",
-        "name": "Region, with its side",
-        "hemisphere": "left, right or both (of the participant)",
-        "group": "Bilateral group the region belongs to",
-        "n_voxels": "Voxels of the region on the grid of the maps; 0 if the grid is too coarse for the region",
-        "sum": "Sum of the map over the region",
-        "density": "Sum divided by voxels; n/a for an empty region",
-        "evidence": EVIDENCE,
-        "standard_error": "Standard error of evidence over the random orders of region-shapley; n/a for a single pair "
-        "of orders, and for all other methods",
-        **SPREADS,
-    },
-    "scan, map and region",
-    "How much relevance lies in each region?",
-    stage="regions",
-    filled=("participant_id", "scan_id", "map", "region", "n_voxels"),
-    finite=True,
-    later=("evidence", "standard_error", *SPREADS),
-    on_pages=False,
-)
+RELEVANCE_TABLE = declared("relevance", __file__)
 
-RELEVANCE_BILATERAL_TABLE = Table(
-    "relevance_bilateral",
-    {
-        **_SCAN_COLUMNS,
-        **described("group"),
-        "n_voxels": "Voxels of all regions of the group",
-        "sum": "Sum of the map over the group",
-        "density": "Sum divided by voxels; n/a for an empty group",
-        "reference_sum": "Mean sum of the negative class in the same test fold, the denominator of gain: over "
-        "participants (each by the mean of their scans), or over scans if [regions] gain_reference says so",
-        "gain": "sum / reference_sum; n/a if reference_sum is not above 0, and for evidence maps, which are already "
-        "relative to controls",
-        "evidence": EVIDENCE.replace("the region", "the group"),
-        "evidence_sd": SPREADS["evidence_sd"],
-    },
-    "scan, map and bilateral group",
-    "How much relevance lies in each region of both sides, and how much more than in controls?",
-    stage="regions",
-    filled=("participant_id", "scan_id", "map", "group", "n_voxels"),
-    finite=True,
-    later=("evidence", "evidence_sd"),
-)
+RELEVANCE_BILATERAL_TABLE = declared("relevance_bilateral", __file__)
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
 ALL = "all"
@@ -196,7 +137,7 @@ def bilateral_sums(relevance: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame
 
 def bilateral_rows(relevance: pd.DataFrame, predictions: pd.DataFrame, gain_reference: GainReference) -> pd.DataFrame:
     """Regions pooled over hemispheres, with gain, and `PREDICTION_COLUMNS` last, for the rankings."""
-    table = bilateral_sums(relevance, [*_SCAN_COLUMNS])
+    table = bilateral_sums(relevance, ["participant_id", "session_id", "scan_id", "map"])
     table = table.merge(predictions[list(PREDICTION_COLUMNS)], on="scan_id", how="left")
     reference = negative_class_reference(table, gain_reference)
     sums = table["sum"].to_numpy(float)

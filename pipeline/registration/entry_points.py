@@ -16,14 +16,7 @@ from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import Template
 from heatlas.pipeline.cohort.bids.derivatives import template_space_problem
 from heatlas.pipeline.registration.ants_transform import Volume, on_grid
-from heatlas.pipeline.registration.images.brain_extraction import (
-    STRIPPED_LITRES,
-    BrainMask,
-    find_brain,
-    is_stripped,
-    litres,
-    nonzero_brain,
-)
+from heatlas.pipeline.registration.images import brain_extraction
 from heatlas.pipeline.registration.images.t1w import T1wImage
 from heatlas.pipeline.registration.quality.measures import correlation, dice, outside_share
 from heatlas.pipeline.run.config.images import T1W, ImageKind
@@ -43,10 +36,10 @@ class PlacedScan:
     t1w: np.ndarray  # (X, Y, Z) on the template grid, float32, intensities of the image; 0 outside `brain_mask`
     brain_mask: np.ndarray  # (X, Y, Z), bool
     grid: Grid  # the template grid
-    brain: BrainMask  # on the voxels of the image
+    brain: brain_extraction.BrainMask  # on the voxels of the image
     source_grid: Grid  # grid of the image as given
     # None for another kind of image than that of the template
-    correlation: float | None  # as in `pipeline.registration.quality.measures.QUALITY_COLUMNS`
+    correlation: float | None  # as in ``registration.tsv``
     dice: float
     outside_share: float
 
@@ -55,21 +48,21 @@ class PlacedScan:
         return not self.source_grid.same_as(self.grid)
 
 
-def stated_brain(image: T1wImage) -> BrainMask:
+def stated_brain(image: T1wImage) -> brain_extraction.BrainMask:
     """Brain mask of an image declared brain-extracted; refused if its non-zero voxels do not have a brain's volume."""
-    mask = nonzero_brain(image.data)
-    volume = litres(mask, image.affine)
-    if not STRIPPED_LITRES[0] <= volume <= STRIPPED_LITRES[1]:
+    mask = brain_extraction.nonzero_brain(image.data)
+    volume = brain_extraction.litres(mask, image.affine)
+    if not brain_extraction.STRIPPED_LITRES[0] <= volume <= brain_extraction.STRIPPED_LITRES[1]:
         raise BadInputError(
             f"{image.path}: is declared brain-extracted (desc-brain, SkullStripped or --start-at brain), but "
             f"{volume:.2f} litres of it are not 0. Set what is not brain to 0, or start at scan (--start-at scan)."
         )
-    return BrainMask(mask, "stripped", volume)
+    return brain_extraction.BrainMask(mask, "stripped", volume)
 
 
 def placed_brain(
     image: T1wImage, kind: ImageKind, template: Template, config: RegistrationConfig, given: Path | None = None
-) -> BrainMask:
+) -> brain_extraction.BrainMask:
     """Brain mask of an image in template space.
 
     Networks of brain extraction know T1-weighted heads. Of other kinds, an image without a mask beside it that is not
@@ -77,17 +70,17 @@ def placed_brain(
     """
     method, model = config.brain_extraction, Path(config.synthstrip_model) if config.synthstrip_model else None
     if kind == T1W or method == "given-mask" or (method == "none" and not kind.normalised):
-        return find_brain(image, method, given, model)
+        return brain_extraction.find_brain(image, method, given, model)
     if given is not None and given.is_file():
-        return find_brain(image, "given-mask", given)
-    if not kind.normalised and is_stripped(image):
-        return find_brain(image, "none")
+        return brain_extraction.find_brain(image, "given-mask", given)
+    if not kind.normalised and brain_extraction.is_stripped(image):
+        return brain_extraction.find_brain(image, "none")
     inside = on_grid(Volume(template.brain_mask.astype(np.float32), template.grid.affine), image.grid)
-    return BrainMask(inside >= 0.5, "template", litres(inside >= 0.5, image.affine))
+    return brain_extraction.BrainMask(inside >= 0.5, "template", brain_extraction.litres(inside >= 0.5, image.affine))
 
 
 def place_in_template(
-    image: T1wImage, brain: BrainMask, template: Template, cut: bool = False, kind: ImageKind = T1W
+    image: T1wImage, brain: brain_extraction.BrainMask, template: Template, cut: bool = False, kind: ImageKind = T1W
 ) -> PlacedScan:
     """Resample an image in template space on the template grid, by its affine alone.
 
@@ -117,8 +110,8 @@ def place_beside(image: T1wImage, first: PlacedScan, template: Template, kind: I
     """
     source = _grid_in_template_space(image, template)
     values, mask = _on_template(image, source, template), first.brain_mask
-    if not kind.normalised and is_stripped(image):
-        mask = mask & _on_template_mask(nonzero_brain(image.data), source, template)
+    if not kind.normalised and brain_extraction.is_stripped(image):
+        mask = mask & _on_template_mask(brain_extraction.nonzero_brain(image.data), source, template)
     missing = 1 - mask.sum() / first.brain_mask.sum()
     if missing > MAX_MISSING:
         raise BadInputError(

@@ -9,16 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.spaces import (
-    UNREADABLE,
-    Box,
-    Grid,
-    read_brain,
-    require_same_grid,
-    resample_labels,
-    template_grid,
-    write_template_image,
-)
+from heatlas.atlases import spaces
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.cohort.images.headers import kind_of, read_raw_header
 from heatlas.pipeline.cohort.people.splits import Split, guided_people, training_part
@@ -53,14 +44,14 @@ class OwnLabels(Unit):
     regions: tuple[tuple[str, tuple[int, ...]], ...]
     files: ScanFiles = keyed("resolution_mm")
     placed: bool
-    seen: Box | None = None
+    seen: spaces.Box | None = None
     registration: Sequence[Path] = keyed(
         inputs=lambda used, digests: {"registration": digests.joined(used)}, default=()
     )
 
 
 def labels_in_template(
-    path: Path, files: ScanFiles, grid: Grid, *, placed: bool
+    path: Path, files: ScanFiles, grid: spaces.Grid, *, placed: bool
 ) -> tuple[NDArray[np.int32], dict[int, float]]:
     """A segmentation on the grid of the maps, and the volume of each region in mm³ on the grid it came on.
 
@@ -75,11 +66,11 @@ def labels_in_template(
 
 
 def _carry_labels(
-    labels: NDArray[np.int32], affine: np.ndarray, files: ScanFiles, grid: Grid, placed: bool, how: Interpolation
+    labels: NDArray[np.int32], affine: np.ndarray, files: ScanFiles, grid: spaces.Grid, placed: bool, how: Interpolation
 ) -> NDArray[np.int32]:
     if placed:
         i, j, k = labels.shape
-        return resample_labels(labels, Grid((i, j, k), affine), grid)
+        return spaces.resample_labels(labels, spaces.Grid((i, j, k), affine), grid)
     transforms = Transforms(files.affine_transform, files.warp, files.inverse_warp)
     moving = closest_ras(Volume(labels.astype(np.float32), affine))  # exact: labels are far below 2 ** 24
     values = resample(moving, transforms, grid.shape, grid.affine, how)
@@ -94,7 +85,7 @@ def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, int | str]:
 
     Returns the number of labels, and why there is none (``lacking``, empty if there are).
     """
-    grid = template_grid(task.files.resolution_mm, span_of(task.files.template))
+    grid = spaces.template_grid(task.files.resolution_mm, span_of(task.files.template))
     with shown_as(task.labels, "the label image of the scan"):
         labels, affine = load_labels(task.labels)
     marked = _carry_labels(
@@ -117,7 +108,9 @@ def carry(outputs: dict[str, Path], task: OwnLabels) -> Mapping[str, int | str]:
     ]
     if lacking:
         carried = np.zeros_like(carried)
-    write_template_image(outputs["labels"], carried.astype(np.float32), grid, "Heatlas: regions of the person's own")
+    spaces.write_template_image(
+        outputs["labels"], carried.astype(np.float32), grid, "Heatlas: regions of the person's own"
+    )
     return {"regions": len(np.unique(carried[carried != NOTHING])), "lacking": ", ".join(lacking)}
 
 
@@ -130,13 +123,13 @@ def outside_brain(what: str, inside: float) -> str:
     return f"{what}: {100 * (1 - inside):.0f} % of it lies outside the brain in template space."
 
 
-def share_inside(marked: NDArray[np.bool_], brain_mask: Path, grid: Grid) -> float:
+def share_inside(marked: NDArray[np.bool_], brain_mask: Path, grid: spaces.Grid) -> float:
     """Share of marked voxels in the brain of a scan; 0 if none is marked. BadInputError for a brain without voxels."""
-    brain = read_brain(brain_mask, grid)
+    brain = spaces.read_brain(brain_mask, grid)
     return float(brain[marked].mean()) if marked.any() else 0.0
 
 
-def carry_labels(work: Work, scans: Sequence[Scan], seen: Box | None = None) -> list[Outcome]:
+def carry_labels(work: Work, scans: Sequence[Scan], seen: spaces.Box | None = None) -> list[Outcome]:
     """Write the regions of ``[objective]`` of all scans that have labels of their own; remove those of others.
 
     `scans`: registered, with the paths of their images. `seen`: what the network sees; None for everything.
@@ -200,7 +193,7 @@ def require_own_labels(
         region_numbers(path, input_root, config.objective.regions)
         grid, seen = _grid_of(path), _image_with_labels(path, t1w_of(input_root, scan))
         if seen is not None:
-            require_same_grid(grid, _grid_of(seen), f"{without_home(path)} and its image {seen.name}")
+            spaces.require_same_grid(grid, _grid_of(seen), f"{without_home(path)} and its image {seen.name}")
     people = {scan.participant_id for scan in scans if scan.scan_id in labels}
     for fold in split.folds:
         guided_people(config, training_part(config, fold, scans), scans, people)
@@ -219,11 +212,11 @@ def _image_with_labels(labels: Path, t1w: Path) -> Path | None:
     return t1w if t1w.is_file() and not t1w.name.lower().endswith(".dcm") else None
 
 
-def _grid_of(path: Path) -> Grid:
+def _grid_of(path: Path) -> spaces.Grid:
     """Grid of an image, from its header alone."""
     try:
         header = read_raw_header(path)
-    except (*UNREADABLE, ValueError) as error:
+    except (*spaces.UNREADABLE, ValueError) as error:
         raise BadInputError(f"{without_home(path)}: not a readable {kind_of(path)} image ({error}).") from error
     i, j, k = header.get_data_shape()[:3]
-    return Grid((i, j, k), voxel_to_world(header, path).affine)
+    return spaces.Grid((i, j, k), voxel_to_world(header, path).affine)

@@ -20,21 +20,7 @@ import scipy.ndimage
 
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import Template, brain_box
-from heatlas.pipeline.registration.ants_transform import (
-    CENTRES,
-    HEADERS,
-    Transforms,
-    Volume,
-    around_brain,
-    closest_ras,
-    coarsen,
-    correct_bias_field,
-    read_affine,
-    read_displacement,
-    register,
-    register_rigidly,
-    resample,
-)
+from heatlas.pipeline.registration import ants_transform as transform
 from heatlas.pipeline.registration.entry_points import stated_brain
 from heatlas.pipeline.registration.images.brain_extraction import BrainMask, find_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
@@ -60,8 +46,8 @@ class RegisteredScan:
     # displacement is 0, it is the logarithm of the affine part alone
     log_jacobian: np.ndarray
     grid: Grid  # the template grid
-    transforms: Transforms
-    quality: dict[str, float]  # of `pipeline.registration.quality.measures.QUALITY_COLUMNS`
+    transforms: transform.Transforms
+    quality: dict[str, float]  # of ``registration.tsv``
     brain: BrainMask  # the brain in scan space
     orientation: str  # of the T1-weighted image; see `pipeline.registration.images.t1w.T1wImage`
     carried: tuple[CarriedImage, ...] = ()  # images of other kinds, registered through the scan; 0 outside `brain_mask`
@@ -86,28 +72,30 @@ def register_image(
     image = load_t1w(path)
     model = Path(config.synthstrip_model) if config.synthstrip_model else None
     brain = stated_brain(image) if entry == "brain" else find_brain(image, config.brain_extraction, mask_path, model)
-    whole_mask = closest_ras(Volume(brain.mask, image.affine))
-    mask = around_brain(whole_mask, whole_mask.data, BRAIN_MARGIN_MM)
-    scan = around_brain(closest_ras(Volume(image.data, image.affine)), whole_mask.data, BRAIN_MARGIN_MM)
+    whole_mask = transform.closest_ras(transform.Volume(brain.mask, image.affine))
+    mask = transform.around_brain(whole_mask, whole_mask.data, BRAIN_MARGIN_MM)
+    scan = transform.around_brain(
+        transform.closest_ras(transform.Volume(image.data, image.affine)), whole_mask.data, BRAIN_MARGIN_MM
+    )
     if config.bias_correction:
-        scan = Volume(correct_bias_field(scan, mask.data), scan.affine)
+        scan = transform.Volume(transform.correct_bias_field(scan, mask.data), scan.affine)
     box = brain_box(template)
-    fixed = Volume(box.crop(template.t1w), box.grid(template.grid).affine)
-    masked = Volume(np.where(mask.data, scan.data, np.float32(0)), scan.affine)
-    moving = coarsen(masked, DRIVING_VOXEL * float(fixed.voxel_sizes.min()))
-    transforms = register(fixed, moving, config.transform, seed, prefix)
-    values = resample(scan, transforms, fixed.data.shape, fixed.affine)
-    scan_mask = resample(mask, transforms, fixed.data.shape, fixed.affine) >= 0.5
+    fixed = transform.Volume(box.crop(template.t1w), box.grid(template.grid).affine)
+    masked = transform.Volume(np.where(mask.data, scan.data, np.float32(0)), scan.affine)
+    moving = transform.coarsen(masked, DRIVING_VOXEL * float(fixed.voxel_sizes.min()))
+    transforms = transform.register(fixed, moving, config.transform, seed, prefix)
+    values = transform.resample(scan, transforms, fixed.data.shape, fixed.affine)
+    scan_mask = transform.resample(mask, transforms, fixed.data.shape, fixed.affine) >= 0.5
     keep = box.crop(template.brain_mask) if config.brain_extraction == "template-mask" else scan_mask
     values[~keep] = 0
-    linear = read_affine(transforms.affine)[:3, :3]
-    displacement = read_displacement(transforms.warp)
+    linear = transform.read_affine(transforms.affine)[:3, :3]
+    displacement = transform.read_displacement(transforms.warp)
     determinant = jacobian_determinant(displacement, fixed.affine)
     inside, voxel_mm = box.crop(template.brain_mask), float(fixed.voxel_sizes[0])
     quality = assess(values, scan_mask, fixed.data, inside, determinant, displacement, linear, voxel_mm)
     carried = []
     for other, kind in others:
-        head = closest_ras(Volume(image.data, image.affine))
+        head = transform.closest_ras(transform.Volume(image.data, image.affine))
         rigid = prefix.with_name(f"{prefix.name}rigid_{kind.suffix}_")
         image_carried = carry(
             other, kind, head, whole_mask, transforms, box.grid(template.grid), config.bias_correction, seed, rigid
@@ -147,15 +135,15 @@ class CarriedImage:
     values: np.ndarray  # (X, Y, Z), float32, intensities of the image, 0 outside it
     rigid: Path  # from the T1-weighted image to this one, as ANTs writes it
     orientation: str  # see `pipeline.registration.images.t1w.T1wImage`
-    quality: Mapping[str, float]  # columns ``t1w_...`` of `pipeline.registration.quality.measures.QUALITY_COLUMNS`
+    quality: Mapping[str, float]  # columns ``t1w_...`` of ``registration.tsv``
 
 
 def carry(
     path: Path,
     kind: ImageKind,
-    head: Volume,
-    brain: Volume,
-    transforms: Transforms,
+    head: transform.Volume,
+    brain: transform.Volume,
+    transforms: transform.Transforms,
     grid: Grid,
     correct: bool,
     seed: int,
@@ -168,9 +156,9 @@ def carry(
     transform files, in a folder that exists.
     """
     image = load_t1w(path)
-    whole = closest_ras(Volume(image.data, image.affine))
-    rigid, alike = _rigid_map(around_brain(head, brain.data, MARGIN_MM), brain, whole, seed, prefix)
-    to_image = read_affine(rigid)
+    whole = transform.closest_ras(transform.Volume(image.data, image.affine))
+    rigid, alike = _rigid_map(transform.around_brain(head, brain.data, MARGIN_MM), brain, whole, seed, prefix)
+    to_image = transform.read_affine(rigid)
     unseen = _unseen_share(brain, to_image, whole)
     if unseen > MAX_UNSEEN:
         raise BadInputError(
@@ -178,10 +166,10 @@ def carry(
             "image of the whole brain, of the same person."
         )
     mask = on_voxels(brain, np.linalg.inv(to_image), whole)
-    cropped = around_brain(whole, mask, MARGIN_MM)
+    cropped = transform.around_brain(whole, mask, MARGIN_MM)
     if correct and kind.uneven:
-        within = around_brain(Volume(mask.astype(np.float32), whole.affine), mask, MARGIN_MM)
-        cropped = Volume(correct_bias_field(cropped, within.data), cropped.affine)
+        within = transform.around_brain(transform.Volume(mask.astype(np.float32), whole.affine), mask, MARGIN_MM)
+        cropped = transform.Volume(transform.correct_bias_field(cropped, within.data), cropped.affine)
     chain = dataclasses.replace(transforms, rigid=rigid)
     centre = brain.affine @ np.append(np.argwhere(brain.data > 0.5).mean(axis=0), 1)  # of the brain, homogeneous
     quality = {
@@ -189,7 +177,7 @@ def carry(
         "t1w_shift_mm": float(np.linalg.norm((to_image @ centre - centre)[:3])),
         "t1w_rotation_degrees": rotation_angle(to_image[:3, :3]),
     }
-    return CarriedImage(resample(cropped, chain, grid.shape, grid.affine), rigid, image.orientation, quality)
+    return CarriedImage(transform.resample(cropped, chain, grid.shape, grid.affine), rigid, image.orientation, quality)
 
 
 def worst_of(qualities: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -205,7 +193,9 @@ def worst_of(qualities: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def _rigid_map(head: Volume, brain: Volume, image: Volume, seed: int, prefix: Path) -> tuple[Path, float]:
+def _rigid_map(
+    head: transform.Volume, brain: transform.Volume, image: transform.Volume, seed: int, prefix: Path
+) -> tuple[Path, float]:
     """The rigid map from a head to an image of another kind, and how alike both are by it.
 
     One search starts where the headers put both, which agrees for images of one scanner, the other with their centres
@@ -213,22 +203,22 @@ def _rigid_map(head: Volume, brain: Volume, image: Volume, seed: int, prefix: Pa
     """
 
     def search(voxel_mm: float, start: str | None, name: str) -> tuple[float, Path]:
-        fixed, moving = coarsen(head, voxel_mm), coarsen(image, voxel_mm)
+        fixed, moving = transform.coarsen(head, voxel_mm), transform.coarsen(image, voxel_mm)
         inside = on_voxels(brain, np.eye(4), fixed)
         near = scipy.ndimage.distance_transform_edt(~inside, sampling=fixed.voxel_sizes) <= REACH_MM
-        path = register_rigidly(fixed, moving, near, start, seed, prefix.with_name(prefix.name + name))
-        to_image = np.linalg.inv(moving.affine) @ read_affine(path) @ fixed.affine
+        path = transform.register_rigidly(fixed, moving, near, start, seed, prefix.with_name(prefix.name + name))
+        to_image = np.linalg.inv(moving.affine) @ transform.read_affine(path) @ fixed.affine
         values = scipy.ndimage.affine_transform(
             moving.data, to_image[:3, :3], to_image[:3, 3], fixed.data.shape, order=1
         )
         return mutual_information(values[inside], fixed.data[inside]), path
 
-    _, better = max(search(COARSE_MM, HEADERS, "headers_"), search(COARSE_MM, CENTRES, "centres_"))
+    _, better = max(search(COARSE_MM, transform.HEADERS, "headers_"), search(COARSE_MM, transform.CENTRES, "centres_"))
     alike, path = search(FINE_MM, str(better), "fine_")
     return path, alike
 
 
-def on_voxels(mask: Volume, to_mask: np.ndarray, image: Volume) -> np.ndarray:
+def on_voxels(mask: transform.Volume, to_mask: np.ndarray, image: transform.Volume) -> np.ndarray:
     """A mask on the voxels of an image, nearest neighbour; `to_mask` (4x4) maps its world to that of the mask."""
     voxels = np.linalg.inv(mask.affine) @ to_mask @ image.affine
     values = scipy.ndimage.affine_transform(
@@ -237,7 +227,7 @@ def on_voxels(mask: Volume, to_mask: np.ndarray, image: Volume) -> np.ndarray:
     return np.asarray(values > 0.5)
 
 
-def _unseen_share(brain: Volume, to_image: np.ndarray, image: Volume) -> float:
+def _unseen_share(brain: transform.Volume, to_image: np.ndarray, image: transform.Volume) -> float:
     """Share of the voxels of a mask that lie outside an image."""
     places = np.argwhere(brain.data > 0.5)[::7]  # enough of them
     to_voxel = np.linalg.inv(image.affine) @ to_image @ brain.affine

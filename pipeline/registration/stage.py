@@ -13,40 +13,28 @@ from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.images.brain_extraction import require_synthstrip
-from heatlas.pipeline.registration.quality.doubt import DOUBT_COLUMNS, add_doubt
-from heatlas.pipeline.registration.quality.measures import QUALITY_COLUMNS
+from heatlas.pipeline.registration.quality.doubt import add_doubt
+from heatlas.pipeline.registration.quality.outliers import MIN_COHORT, OUTLYING
 from heatlas.pipeline.registration.quality.region_quality import (
     REGION_QUALITY_TABLE,
     gather_region_quality,
     measure_regions,
     region_quality_job,
 )
-from heatlas.pipeline.registration.quality.sides import Sides, sides_of
+from heatlas.pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides, sides_of
 from heatlas.pipeline.registration.scan_jobs import registration_job
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 from heatlas.pipeline.run.work.progress import RateLimited
 
-REGISTRATION_TABLE = Table(
+REGISTRATION_TABLE = declared(
     "registration",
-    {
-        **described("participant_id", "session_id", "scan_id"),
-        "status": "registered, or failed (see failures.tsv)",
-        "entry": "Kind of image: scan, brain (already extracted) or template (registered by other software, without a "
-        "warp)",
-        "brain_extraction": "Method of brain extraction: stripped (the image was already extracted), given (a mask "
-        "came with the scan), deepbet, synthstrip, or template (its mask, for an image in its space of another kind)",
-        "brain_mm3": "Volume of the brain mask in the scan, before registration",
-        "orientation": "Part of the image header that the orientation comes from, and problems with the other part",
-        **QUALITY_COLUMNS,
-        **DOUBT_COLUMNS,
-    },
-    "scan",
-    "Does each scan lie on the template?",
-    stage="registration",
-    filled=("participant_id", "scan_id", "status"),
-    finite=True,
+    __file__,
+    min_cohort=MIN_COHORT,
+    outlying=OUTLYING,
+    mirrored_score=MIRRORED_SCORE,
+    divided_share=DIVIDED_SHARE,
 )
 
 Followers = Callable[[RunLayout, Scan, Outcome], Sequence[Job]]
@@ -126,7 +114,7 @@ def _write_quality(
 
 
 def table_row(scan: Scan, outcome: Outcome) -> dict[str, Any]:
-    """Row of a scan in ``registration.tsv`` without `DOUBT_COLUMNS`, which depend on the other scans."""
+    """Row of a scan in ``registration.tsv`` without the columns on doubt, which depend on the other scans."""
     row: dict[str, Any] = dict.fromkeys(REGISTRATION_TABLE.meanings)
     row.update(
         participant_id=scan.participant_id,

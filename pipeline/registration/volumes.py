@@ -36,7 +36,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.ants_transform import read_values
 from heatlas.pipeline.registration.quality.measures import correlation
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
@@ -45,35 +45,9 @@ STAGE = "volumes"
 HIPPOCAMPUS, VENTRICLES = "Hippocampus", "Lateral ventricle"
 """Bilateral groups of the atlas."""
 
-VOLUMES_TABLE = Table(
-    "volumes",
-    {
-        **described("participant_id", "session_id", "scan_id", "region", "name", "hemisphere", "group"),
-        "volume_mm3": "Volume of the region in the scan: sum of the Jacobian determinant of the map template -> scan "
-        "over the region times the voxel volume, mm3 of the scan's own space; n/a for a region without a voxel. As "
-        "good as the registration, and compared with manual volumes for the hippocampi only "
-        "(docs/benchmarks/registration.md). n/a after an affine registration, which changes all regions alike",
-        "tissue_mm3": "volume_mm3 without voxels that are darker than halfway between fluid and the hippocampus; n/a "
-        "for other regions, and where the atlas has no lateral ventricles or they are not dark in the scan",
-        "template_mm3": "Volume of the region in the template, on the grid of this run",
-    },
-    "scan and region", "How large is each region in the scan?", stage="registration",
-    filled=("participant_id", "scan_id", "group"), finite=True,
-)  # fmt: skip
+VOLUMES_TABLE = declared("volumes", __file__)
 SCAN_VOLUMES_TABLE = VOLUMES_TABLE.without("participant_id", "session_id", "scan_id")
-TEST_RETEST_TABLE = Table(
-    "test_retest",
-    {
-        **described("participant_id"),
-        "first_session_id": "Earlier of two consecutive sessions",
-        "second_session_id": "Later of the two sessions",
-        "correlation": "Pearson correlation over regions of log(volume / template volume) of the two scans",
-        "mean_difference_percent": "Mean over regions of the absolute difference in percent of the mean of both",
-        "regions": "Number of regions compared",
-    },
-    "pair of sessions that follow each other", "How alike are the volumes of two scans of one person?",
-    stage="registration", on_pages=False,
-)  # fmt: skip
+TEST_RETEST_TABLE = declared("test_retest", __file__)
 
 
 def measure_volumes(work: Work, scans: Sequence[Scan]) -> tuple[bool, list[Outcome]]:

@@ -1,8 +1,8 @@
 """A result table, declared once: its columns, its file, the question it answers and what one row is.
 
-Each table is declared beside the code that computes it (those of the statistics as data, in a TOML file), written by
-`Table.write` and read by `Table.read`. Its data dictionary, the checks of the report, headings on pages and the
-documentation (docs/tables.md) come from this record.
+Each table is declared beside the code that computes it, as data (`declared`) or as a record, written by `Table.write`
+and read by `Table.read`. Its data dictionary, the checks of the report, headings on pages and the documentation
+(docs/tables.md) come from this record.
 
 A column's name means the same kind of thing in every table, so what it holds (`Form`) and its heading stand once, in
 ``columns.toml``. A name that is not there is a number, unless it begins with ``n_`` (a count) or ``p_`` (a p value) or
@@ -288,3 +288,31 @@ class Table:
         for path in self.files(where):
             path.unlink(missing_ok=True)
         return there
+
+
+_read_once = cache(read_toml)
+
+
+@cache
+def declared_in(file: Path, name: str, **words: object) -> Table:
+    """The table that a section of a TOML file declares.
+
+    `words`: what its texts name in braces, besides the ``words`` of the file.
+    """
+    sections = _read_once(file)
+    section: dict[str, Any] = {"name": name, **sections[name]}
+    words, usual = sections.get("words", {}) | words, MEANINGS | sections.get("usual", {})
+    meanings = {column: str(text or usual[column]).format_map(words) for column, text in section.pop("columns").items()}
+    forms = {column: Form[form] for column, form in section.pop("forms", {}).items()}
+    inference = Inference(*section.pop("tests")) if "tests" in section else None
+    return Table(**section, meanings=meanings, forms=forms, inference=inference)
+
+
+def declarations(module: str) -> Path:
+    """The ``tables.toml`` of the room of a module, a ``__file__``."""
+    return next(file for folder in Path(module).parents if (file := folder / "tables.toml").is_file())
+
+
+def declared(name: str, module: str, **words: object) -> Table:
+    """The table of this name that the room of `module`, a ``__file__``, declares in its ``tables.toml``."""
+    return declared_in(declarations(module), name, **words)

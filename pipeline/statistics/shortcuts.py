@@ -29,23 +29,18 @@ from sklearn.preprocessing import StandardScaler
 
 from heatlas.pipeline.regions.audit import RELEVANCE_AUDIT_TABLE
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
+from heatlas.pipeline.statistics.linear import permutations
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, freedman_lane
-from heatlas.pipeline.statistics.linear.permutations import (
-    Exchangeability,
-    Permutations,
-    add_false_discovery_rate,
-    p_value,
-)
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
-from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.answers import control_of
 
 SIGN_FLIPS = "sign flips"
@@ -55,7 +50,7 @@ SKEWED = (
 )
 AUDIT_COLUMNS = ("scan_id", "map", "compartment", "reference", "share", "voxel_share", "enrichment")
 
-SHORTCUTS_TABLE = declared("shortcuts")
+SHORTCUTS_TABLE = declared("shortcuts", __file__)
 
 
 def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
@@ -73,7 +68,9 @@ def shortcut_table(inputs: StatisticsInputs) -> pd.DataFrame:
         rows.append(_row(part, settings, rng) | {"map": map_name, "compartment": compartment})
     counts = dict.fromkeys(("n_permutations", "n_positive", "n_negative"), "Int64")
     table = pd.DataFrame(rows).astype(counts).assign(control=control_of(inputs.config))
-    return add_false_discovery_rate(table, ["map", "control"], "compartments")[list(SHORTCUTS_TABLE.meanings)]
+    return permutations.add_false_discovery_rate(table, ["map", "control"], "compartments")[
+        list(SHORTCUTS_TABLE.meanings)
+    ]
 
 
 def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator) -> dict[str, Any]:
@@ -83,7 +80,7 @@ def _row(part: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generato
     row |= {"n_scans": len(usable), "n_participants": usable["participant_id"].nunique(), "interval": "none"}
     if usable.empty:
         return row | {"note": "no voxels of this kind, or no relevance"}
-    people = Exchangeability.participant_means(usable["participant_id"].tolist())
+    people = permutations.Exchangeability.participant_means(usable["participant_id"].tolist())
     share, voxels, enrichment = people.reduce(usable[["share", "voxel_share", "enrichment"]].to_numpy(float)).T
     # Ties count as positive, as in the split.
     positive = np.asarray(people.reduce(usable[["target"]].to_numpy(float))[:, 0] >= 0.5, dtype=bool)
@@ -112,9 +109,8 @@ def _mean(values: Floats, settings: StatisticsConfig, rng: np.random.Generator) 
 
 
 def _difference(
-    values: Floats, positive: Flags, fold: Indices, settings: StatisticsConfig,
-    rng: np.random.Generator,
-) -> dict[str, Any]:  # fmt: skip
+    values: Floats, positive: Flags, fold: Indices, settings: StatisticsConfig, rng: np.random.Generator
+) -> dict[str, Any]:
     """Means of the classes, their difference within folds, and its test, as in `groups.comparisons`."""
     if positive.all() or not positive.any():
         return {"note": "only one class: no difference"}
@@ -151,7 +147,7 @@ TOO_SHORT = (
 TARGETS_AT_ONCE = 5_000
 """Targets per fit; bounds memory (5,000 targets of 1,000 scans: 40 MB)."""
 
-SITE_PREDICTION_TABLE = declared("site_prediction")
+SITE_PREDICTION_TABLE = declared("site_prediction", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +169,6 @@ class Scans:
 
 
 def site_prediction_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """One row per target and map; columns of `SITE_PREDICTION_TABLE`."""
     rows = []
     for target in TARGETS:
         rows += _rows(target, inputs)
@@ -183,7 +178,9 @@ def site_prediction_table(inputs: StatisticsInputs) -> pd.DataFrame:
 
 def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
     frame, settings = inputs.frame, inputs.config.statistics
-    chosen = _at_large_sites(frame, target, settings.shortcuts.min_participants)
+    at_sites = frame.groupby(target)["participant_id"].nunique()
+    large = at_sites.index[at_sites >= settings.shortcuts.min_participants]
+    chosen = frame[target].isin(large).to_numpy(bool)
     left_out = int((~chosen).sum())
     base: dict[str, Any] = dict.fromkeys(SITE_PREDICTION_TABLE.meanings)
     base |= {"target": target, "n_left_out": left_out, "interval": "none"}
@@ -206,12 +203,6 @@ def _rows(target: str, inputs: StatisticsInputs) -> list[dict[str, Any]]:
         for m, name in enumerate(inputs.values.maps)
     }
     return [base | row for row in _predictions(target, features, scans, settings, inputs.seed)]
-
-
-def _at_large_sites(frame: pd.DataFrame, target: str, fewest: int) -> Flags:
-    """Scans with a known site that has enough participants."""
-    people = frame.groupby(target)["participant_id"].nunique()
-    return frame[target].isin(people.index[people >= fewest]).to_numpy(bool)
 
 
 def scaled_within(sums: Floats, fold: NDArray[Any]) -> Floats:
@@ -265,12 +256,12 @@ def _classes(scans: Scans) -> Indices:
     return np.unique(of_person[scans.codes], return_inverse=True)[1].astype(np.intp)
 
 
-def within_classes(scans: Scans, count: int, rng: np.random.Generator) -> Permutations:
+def within_classes(scans: Scans, count: int, rng: np.random.Generator) -> permutations.Permutations:
     """Permutations of the labels: whole participants within a class, with the same number of scans."""
     classes = _classes(scans)
     members = [np.flatnonzero(classes == number) for number in np.unique(classes)]
     parts = [
-        Exchangeability.whole_participants(scans.codes[of_class].tolist()).permutations(
+        permutations.Exchangeability.whole_participants(scans.codes[of_class].tolist()).permutations(
             count, rng, alike=scans.site[of_class].tolist()
         )
         for of_class in members
@@ -283,7 +274,7 @@ def within_classes(scans: Scans, count: int, rng: np.random.Generator) -> Permut
     rows = np.empty((len(choice), len(classes)), np.int32)
     for place, (of_class, part) in enumerate(zip(members, parts, strict=True)):
         rows[:, of_class] = of_class[part.rows[choice[:, place]]]
-    return Permutations(rows, exact)
+    return permutations.Permutations(rows, exact)
 
 
 def assigned(features: Floats, scans: Scans, folds: list[Indices], rows: NDArray[Any]) -> NDArray[np.int16]:
@@ -332,7 +323,7 @@ def _summary(
     scans: Scans,
     null: Floats,
     largest: Floats,
-    order: Permutations,
+    order: permutations.Permutations,
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
@@ -353,8 +344,8 @@ def _summary(
         "null_mean": float(null.mean()),
         "accuracy": float(((called == scans.site) * scans.weights).sum() / people),
         "majority_accuracy": float(per_site.max() / people),
-        "p": float(p_value(np.asarray((null >= reached).sum()), len(null), order.exact)),
-        "p_fwe": float(p_value(np.asarray((largest >= reached).sum()), len(null), order.exact)),
+        "p": float(permutations.p_value(np.asarray((null >= reached).sum()), len(null), order.exact)),
+        "p_fwe": float(permutations.p_value(np.asarray((largest >= reached).sum()), len(null), order.exact)),
         "n_permutations": len(order),
         "exact": order.exact,
         "note": intervals.notes[0] or (None if np.isnan(intervals.low[0]) else TOO_SHORT),

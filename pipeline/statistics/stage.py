@@ -22,7 +22,7 @@ from heatlas.pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES,
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.controls import read_norms
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.declared import Table, declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -60,7 +60,6 @@ from heatlas.pipeline.statistics.performance.other_tasks import classes_tables, 
 from heatlas.pipeline.statistics.progression.prediction import progression_tables
 from heatlas.pipeline.statistics.progression.trajectories import trajectory_table
 from heatlas.pipeline.statistics.shortcuts import shortcut_table, site_prediction_table
-from heatlas.pipeline.statistics.tables import declared, declared_tables
 
 Tables = Mapping[str, pd.DataFrame]
 """Tables by name."""
@@ -68,7 +67,7 @@ Tables = Mapping[str, pd.DataFrame]
 DATA_PROBLEMS = (BadInputError, np.linalg.LinAlgError)
 """Errors that data can cause; any other exception is a programming error."""
 
-NOTES_TABLE = declared("notes")
+NOTES_TABLE = declared("notes", __file__)
 
 
 @dataclass(frozen=True)
@@ -86,36 +85,34 @@ class Analysis:
     tasks: Collection[KindName] = frozenset({TWO_CLASSES})
 
 
+def _tables(*names: str) -> tuple[Table, ...]:
+    return tuple(declared(name, __file__) for name in names)
+
+
 EVERY_TASK = frozenset(KINDS)
 ANALYSES = (
-    Analysis("primary", primary_tables, declared_tables("primary"), EVERY_TASK),
-    Analysis("demographics", demographics_tables, declared_tables("demographics", "demographic_tests"), EVERY_TASK),
-    Analysis(
-        "performance", performance_tables, declared_tables("performance", "roc", "precision_recall", "calibration")
-    ),
-    Analysis(
-        "performance_classes", classes_tables, declared_tables("performance_classes", "confusion"), {SEVERAL_CLASSES}
-    ),
-    Analysis("performance_number", number_tables, declared_tables("performance_number"), {NUMBER}),
-    Analysis("external", external_tables, declared_tables("external_validation", "external_calibration")),
-    Analysis("baselines", baselines_tables, declared_tables("baselines"), EVERY_TASK),
-    Analysis("performance_repeats", repeats_tables, declared_tables("performance_repeats"), EVERY_TASK),
-    Analysis(
-        "region_summary", region_summary_tables, declared_tables("region_summary"), {TWO_CLASSES, SEVERAL_CLASSES}
-    ),
-    Analysis("volume_association", volume_association_tables, declared_tables("volume_points", "volume_association")),
-    Analysis("associations", associations_tables, declared_tables("associations"), EVERY_TASK),
-    Analysis("group_comparisons", comparisons_tables, declared_tables("group_comparisons")),
-    Analysis("image_differences", image_differences_tables, declared_tables("image_differences", "image_agreement")),
-    Analysis("subgroups", subgroups_tables, declared_tables("subgroups")),
-    Analysis("interactions", interactions_tables, declared_tables("interactions")),
-    Analysis("main_effects", main_effects_tables, declared_tables("main_effects")),
-    Analysis("fairness", fairness_tables, declared_tables("fairness")),
-    Analysis("progression", progression_tables, declared_tables("cox", "progression")),
-    Analysis("trajectories", trajectory_table, declared_tables("trajectories")),
-    Analysis("shortcuts", shortcut_table, declared_tables("shortcuts")),
-    Analysis("site_prediction", site_prediction_table, declared_tables("site_prediction")),
-    Analysis("ranking_agreement", ranking_agreement_tables, declared_tables("ranking_agreement")),
+    Analysis("primary", primary_tables, _tables("primary"), EVERY_TASK),
+    Analysis("demographics", demographics_tables, _tables("demographics", "demographic_tests"), EVERY_TASK),
+    Analysis("performance", performance_tables, _tables("performance", "roc", "precision_recall", "calibration")),
+    Analysis("performance_classes", classes_tables, _tables("performance_classes", "confusion"), {SEVERAL_CLASSES}),
+    Analysis("performance_number", number_tables, _tables("performance_number"), {NUMBER}),
+    Analysis("external", external_tables, _tables("external_validation", "external_calibration")),
+    Analysis("baselines", baselines_tables, _tables("baselines"), EVERY_TASK),
+    Analysis("performance_repeats", repeats_tables, _tables("performance_repeats"), EVERY_TASK),
+    Analysis("region_summary", region_summary_tables, _tables("region_summary"), {TWO_CLASSES, SEVERAL_CLASSES}),
+    Analysis("volume_association", volume_association_tables, _tables("volume_points", "volume_association")),
+    Analysis("associations", associations_tables, _tables("associations"), EVERY_TASK),
+    Analysis("group_comparisons", comparisons_tables, _tables("group_comparisons")),
+    Analysis("image_differences", image_differences_tables, _tables("image_differences", "image_agreement")),
+    Analysis("subgroups", subgroups_tables, _tables("subgroups")),
+    Analysis("interactions", interactions_tables, _tables("interactions")),
+    Analysis("main_effects", main_effects_tables, _tables("main_effects")),
+    Analysis("fairness", fairness_tables, _tables("fairness")),
+    Analysis("progression", progression_tables, _tables("cox", "progression")),
+    Analysis("trajectories", trajectory_table, _tables("trajectories")),
+    Analysis("shortcuts", shortcut_table, _tables("shortcuts")),
+    Analysis("site_prediction", site_prediction_table, _tables("site_prediction")),
+    Analysis("ranking_agreement", ranking_agreement_tables, _tables("ranking_agreement")),
     Analysis("harmonisation", harmonisation_tables, HARMONISATION_TABLES),
     Analysis("normative", normative_tables, NORMATIVE_TABLES),
 )
@@ -260,7 +257,6 @@ def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:
 
 
 def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]) -> pd.DataFrame:
-    """One row per scan, source and group; columns of `W_SCORES_TABLE`."""
     by_source = {source.source: source for source in region_features(applied.values, applied.volumes(layout))}
     frame, blocks = applied.frame, []
     for usual in norms:

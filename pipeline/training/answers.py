@@ -48,15 +48,6 @@ def outcome(target: int, predicted: int) -> str:
     return ("T" if target == predicted else "F") + ("P" if predicted == 1 else "N")
 
 
-GAP_COLUMNS = {
-    "gap": "prediction minus target",
-    "corrected_gap": "prediction minus (intercept + slope x target): the gap without its dependence on the target "
-    "(de Lange & Cole 2020); n/a with fewer than 3 participants in the fit",
-    "correction_intercept": "Intercept of the correction line, fitted to the out-of-fold predictions of the other "
-    "folds",
-    "correction_slope": "Slope of the correction line; 1 for unbiased predictions",
-}
-"""Further columns of ``predictions.tsv`` for regression."""
 MIN_PARTICIPANTS = 3
 """A line fits two points exactly."""
 
@@ -77,7 +68,7 @@ def bias_line(target: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
 
 
 def with_corrected_gaps(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Fill in `GAP_COLUMNS` of the predictions of all folds; each participant counts once in a fit."""
+    """Fill in the gaps of the predictions of all folds; each participant counts once in a fit."""
     result = predictions.copy()
     for fold in result["fold"].unique():
         here = result["fold"] == fold

@@ -25,7 +25,6 @@ from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import load_model, require_family
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
@@ -34,42 +33,15 @@ from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.unit import Unit, keyed
 from heatlas.pipeline.training.answers import NO_CONTROL, positive_probability
-from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, logits_of
+from heatlas.pipeline.training.prediction import logits_of
+from heatlas.pipeline.training.tables import declared
 
 log = logging.getLogger("heatlas")
 
 STAGE = "application"
-
-_IDENTITY = described("participant_id", "session_id", "scan_id")
-
-NETWORK_COLUMNS = {
-    **_IDENTITY,
-    "fold": "Fold whose network made the prediction, without the participant in training or selection",
-    **{name: PREDICTION_COLUMNS[name] for name in ("logit_negative", "logit_positive", "probability", "control")},
-}
-"""Columns of ``models/fold-*/predictions_applied.tsv``."""
-NETWORK_TABLE = Table(
-    "predictions_applied", NETWORK_COLUMNS, "kept scan outside the contrast, one table per fold",
-    "What does the network of a fold predict for scans outside the contrast?", stage="training",
-    file="models/fold-0/predictions_applied.tsv", on_pages=False,
-)  # fmt: skip
-
-APPLIED_COLUMNS = {
-    **_IDENTITY,
-    "networks": "Folds whose networks were applied, joined by ;: none was trained or selected with the participant",
-    "n_networks": "Number of networks; logits are means over them",
-    "logit_negative": "Mean logit of the negative class (unit 0)",
-    "logit_positive": "Mean logit of the positive class (unit 1)",
-    "probability": "Softmax probability of the positive class, of the mean logits; uncalibrated",
-    "probability_sd": "Standard deviation of the probability over networks; n/a for one network",
-    "predicted": "Positive class if probability is above one half, otherwise negative class",
-    "control": PREDICTION_COLUMNS["control"],
-}
-PREDICTIONS_APPLIED_TABLE = Table(
-    "predictions_applied", APPLIED_COLUMNS, "kept scan outside the contrast",
-    "What do the networks predict for scans outside the contrast, such as MCI?", stage="training",
-    file="group/predictions_applied.tsv", filled=("participant_id", "scan_id", "probability"), finite=True,
-)  # fmt: skip
+IDENTITY = ["participant_id", "session_id", "scan_id"]
+NETWORK_TABLE = declared("predictions_of_fold")
+PREDICTIONS_APPLIED_TABLE = declared("predictions_applied")
 
 
 class NetworkTask(Unit):
@@ -142,12 +114,12 @@ def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, .
 
 
 def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.DataFrame:
-    """Average the logits of the networks, as those of an ensemble are; one row of `APPLIED_COLUMNS` per scan.
+    """Average the logits of the networks, as those of an ensemble are; a row of `PREDICTIONS_APPLIED_TABLE` per scan.
 
-    `answers`: `NETWORK_COLUMNS`, one row per scan and network. `classes`: negative, positive.
+    `answers`: `NETWORK_TABLE`, one row per scan and network. `classes`: negative, positive.
     """
     answers = answers.sort_values("fold")
-    by_scan = answers.groupby(list(_IDENTITY), dropna=False, sort=False)
+    by_scan = answers.groupby(IDENTITY, dropna=False, sort=False)
     frame = by_scan[["logit_negative", "logit_positive"]].mean()
     frame["probability"] = expit(frame["logit_positive"] - frame["logit_negative"])
     frame["networks"] = by_scan["fold"].agg(lambda folds: ";".join(map(str, folds)))
@@ -155,8 +127,8 @@ def mean_over_networks(answers: pd.DataFrame, classes: tuple[str, str]) -> pd.Da
     frame["probability_sd"] = by_scan["probability"].std()
     frame["predicted"] = [classes[probability > 0.5] for probability in frame["probability"]]
     frame["control"] = by_scan["control"].first()
-    frame = frame.reset_index().sort_values(list(_IDENTITY), na_position="first", ignore_index=True)
-    return frame[list(APPLIED_COLUMNS)]
+    frame = frame.reset_index().sort_values(IDENTITY, na_position="first", ignore_index=True)
+    return frame[list(PREDICTIONS_APPLIED_TABLE.meanings)]
 
 
 def _job(work: Work, fold: int, scans: tuple[Scan, ...]) -> Job:

@@ -11,70 +11,37 @@ import torch
 
 from heatlas.pipeline.attribution.network_view import start_values
 from heatlas.pipeline.cohort.people.splits import Fold, require_disjoint, require_unseen
-from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, Task, task_of
+from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, Task
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.models.contract import members_of
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.storage import LoadedModel
-from heatlas.pipeline.run.config.settings import CohortConfig
-from heatlas.pipeline.run.declared import CLASSES, Form, Table, described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.training.answers import (
-    GAP_COLUMNS,
     NO_CONTROL,
     outcome,
     positive_probability,
     predicted_class,
     probabilities,
 )
+from heatlas.pipeline.training.tables import declared
 
-PREDICTION_COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    "fold": "Fold whose model made the prediction, without the participant in training or validation",
-    "label": "True class",
-    "target": "True class as the number of its output unit: 0 negative, 1 positive",
-    "logit_negative": "Logit of the negative class (unit 0)",
-    "logit_positive": "Logit of the positive class (unit 1)",
-    "probability": "Softmax probability of the positive class; uncalibrated",
-    "predicted": "Class with the larger logit",
-    "outcome": "TP, FP, TN or FN; positive is the class of unit 1",
-    "control": "Kind of control run, whose results do not concern the disease: binarised (networks saw brain masks), "
-    "shuffled labels, or both; none for an ordinary run",
-}
-"""Columns of ``predictions.tsv`` for two classes, and their descriptions."""
-SPREAD = {
-    "spread": "Standard deviation over the members of an ensemble of the evidence (the logit of the class explained "
-    "less the mean of the other logits), or of the number; only where [training] ensemble is above 1"
-}
-_KNOWN = ("participant_id", "scan_id", "fold", "target")
-_CLASSES = {"label": (CLASSES,), "predicted": (CLASSES,), "outcome": ("TP", "FP", "TN", "FN")}
-PREDICTIONS_TABLE = Table(
-    "predictions", {**PREDICTION_COLUMNS, **SPREAD}, "scan with a class of the contrast",
-    "What do networks predict for scans of held-out participants?", stage="training", file="group/predictions.tsv",
-    forms={"target": Form.COUNT}, filled=(*_KNOWN, "label", "predicted", "outcome", "probability"), values=_CLASSES,
-    finite=True, later=("spread",),
-)  # fmt: skip
-
-_FIRST = {**described("participant_id", "session_id", "scan_id"), "fold": PREDICTION_COLUMNS["fold"]}
+SPREAD = "spread"
+"""Column of ensembles alone."""
+PREDICTIONS_TABLE, PREDICTIONS_CLASSES_TABLE = declared("predictions"), declared("predictions_classes")
 
 
 def prediction_columns(task: Task) -> dict[str, str]:
     """Columns of ``predictions.tsv`` for a task, and their descriptions; only ensembles have the spread."""
-    columns = PREDICTION_COLUMNS
+    columns = usual = PREDICTIONS_TABLE.meanings
     if task.is_number:
-        columns = {
-            **_FIRST,
-            "label": f"True {task.column}, as text",
-            "target": f"True {task.column}",
-            "prediction": f"Predicted {task.column}",
-            **GAP_COLUMNS,
-        }
+        columns = declared("predictions_number", column=task.column).meanings
     elif task.kind.name != TWO_CLASSES:
         numbered = ", ".join(f"{unit} {name}" for unit, name in enumerate(task.outputs))
         columns = {
-            **_FIRST,
-            "label": "True class",
+            **{name: usual[name] for name in ("participant_id", "session_id", "scan_id", "fold", "label")},
             "target": f"True class as the number of its output unit: {numbered}",
             **{f"logit_{name}": f"Logit (output of unit {unit})" for unit, name in enumerate(task.outputs)},
             **{f"probability_{name}": f"Softmax probability of {name}; uncalibrated" for name in task.outputs},
@@ -82,31 +49,11 @@ def prediction_columns(task: Task) -> dict[str, str]:
             "predicted": "Class with the largest logit",
             "outcome": f"TP, FP, TN or FN; positive is {task.explained}, negative any other class",
         }
-    control = {"control": PREDICTION_COLUMNS["control"]}
-    return {**{name: text for name, text in columns.items() if name != "control"}, **SPREAD, **control}
+    last = {name: usual[name] for name in (SPREAD, "control")}
+    return {name: text for name, text in columns.items() if name not in last} | last
 
 
-PREDICTIONS_CLASSES_TABLE = replace(
-    PREDICTIONS_TABLE,
-    name="predictions_classes",
-    meanings={name: meaning for name, meaning in PREDICTION_COLUMNS.items() if not name.startswith("logit_")}
-    | {
-        "label": "True class",
-        "target": "True class as the number of its output unit",
-        "probability": "Softmax probability of the class that maps explain",
-        "outcome": "TP, FP, TN or FN; positive is the class that maps explain, negative any other",
-        **SPREAD,
-    },
-    rows="scan with one of several classes",
-    question="What do networks predict for scans of held-out participants? Each class also has a logit and a "
-    "probability, in columns with its name.",
-)
-PREDICTIONS_NUMBER_TABLE = Table(
-    "predictions_number", prediction_columns(task_of(CohortConfig(target="age"))), "scan whose number is known",
-    "What number do networks predict for held-out participants? Here the number is age.", stage="training",
-    file="group/predictions.tsv", forms={"target": Form.VALUE, "gap": Form.VALUE}, filled=(*_KNOWN, "prediction"),
-    finite=True, later=("spread",),
-)  # fmt: skip
+PREDICTIONS_NUMBER_TABLE = declared("predictions_number", column="age")
 _TABLES = {TWO_CLASSES: PREDICTIONS_TABLE, SEVERAL_CLASSES: PREDICTIONS_CLASSES_TABLE, NUMBER: PREDICTIONS_NUMBER_TABLE}
 
 
@@ -146,7 +93,7 @@ def predict_test_part(
         answer = _answer(scan, task, loaded, outputs.mean(0).numpy())
         rows.append([*identity, *answer, _spread(outputs, task, loaded) if len(outputs) > 1 else None, control])
     frame = pd.DataFrame(rows, columns=list(prediction_columns(task)))
-    return frame if len(members_of(loaded.model)) > 1 else frame.drop(columns=list(SPREAD))
+    return frame if len(members_of(loaded.model)) > 1 else frame.drop(columns=SPREAD)
 
 
 def _spread(outputs: torch.Tensor, task: Task, loaded: LoadedModel) -> float:
@@ -162,7 +109,7 @@ def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> 
     if task.is_number:
         scale = loaded.description["objective"]
         predicted = float(output[0, 0]) * scale["target_sd"] + scale["target_mean"]
-        return [target, predicted, predicted - target, *[np.nan] * (len(GAP_COLUMNS) - 1)]
+        return [target, predicted, predicted - target, *[np.nan] * 3]
     unit = int(predicted_class(output)[0])
     name, logits = task.outputs[unit], [float(one) for one in output[0]]
     if task.kind.name == TWO_CLASSES:

@@ -55,34 +55,13 @@ from heatlas.pipeline.training.progress import (
     remove_checkpoint,
 )
 from heatlas.pipeline.training.steps import ALONE, Ranks, device_of_rank, in_processes, repeatable, synchronised
+from heatlas.pipeline.training.tables import declared
 from heatlas.pipeline.training.trainer import Resumption, Trained, train
 from heatlas.pipeline.training.volumes import LabelledVolumes, answered_by, load_volumes
 
 STAGE = "training"
 
-HISTORY_COLUMNS = {
-    "epoch": "Number of the epoch, from 1",
-    "train_loss": "Weighted cross-entropy over the training part during the epoch (with dropout and augmentation); "
-    "where the loss is binary cross-entropy, that, without off-targets",
-    "train_balanced_accuracy": "Balanced accuracy over the training part during the epoch",
-    "validation_loss": "The same over the validation part after the epoch",
-    "validation_balanced_accuracy": "Balanced accuracy over the validation part after the epoch",
-    "best": "true for the epoch whose weights are kept",
-}
-HISTORIES_TABLE = Table(
-    "histories", HISTORY_COLUMNS, "epoch, one table per fold", "How did training progress?", stage="training",
-    file="models/fold-0/history.tsv",
-)  # fmt: skip
-NUMBER_HISTORY_COLUMNS = {
-    "epoch": HISTORY_COLUMNS["epoch"],
-    "train_loss": "Loss over the training part during the epoch (with dropout and augmentation), in squared standard "
-    "deviations of the target",
-    "train_mae": "Mean absolute error over the training part during the epoch, in units of the target",
-    "validation_loss": "Loss over the validation part after the epoch",
-    "validation_mae": "Mean absolute error over the validation part after the epoch, in units of the target",
-    "best": HISTORY_COLUMNS["best"],
-}
-HISTORIES_NUMBER_TABLE = replace(HISTORIES_TABLE, name="histories_number", meanings=NUMBER_HISTORY_COLUMNS)
+HISTORIES_TABLE, HISTORIES_NUMBER_TABLE = declared("histories"), declared("histories_number")
 REPEAT_COLUMN = {"repeat": "Repeat of the fold's training, from 1; repeat 1 is that of predictions.tsv"}
 PREDICTIONS_REPEATS_TABLE = replace(
     PREDICTIONS_TABLE, name="predictions_repeats", meanings={**REPEAT_COLUMN, **PREDICTIONS_TABLE.meanings},

@@ -24,7 +24,6 @@ from heatlas.pipeline.evaluation.scores.localisation import HALF, best_threshold
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.training.stage import FoldTask, load_part, train_fold
 from heatlas.studies.marker.marked import MeanEnergyMap, own_places, places_of
@@ -32,6 +31,7 @@ from heatlas.studies.marker.marker_groups import IN_MASK, MarkerMasks, map_measu
 from heatlas.studies.objectives.guidance import mean_control
 from heatlas.studies.objectives.maps_in_training import MapSettings, explained_batch, map_settings
 from heatlas.studies.objectives.readable_gradients import GuidedReLUs, both_gradients, negative_cosine
+from heatlas.studies.tables import declared
 
 BEFORE, AFTER = "before", "after"
 VALIDATION, TEST = "validation", "test"
@@ -44,37 +44,8 @@ MEASURES = {
 }
 """What is measured of a person's scan; those that the kind of the objective is about."""
 _WORDS = "; ".join(f"{name}: {text}" for name, text in MEASURES.items())
-MEASURED_TABLE = Table(
-    "before_after_measures",
-    {
-        **described("participant_id"),
-        "part": "Part of the fold that the person is in: validation or test",
-        "training": "before: trained as long without the maps of [objective] (weight 0); after: the run's network; or "
-        "another weight of [evaluation] objective_weights",
-        "measure": f"What was measured: {_WORDS}",
-        "value": "Its value for this person",
-    },
-    "person, part, training and measure", "What is measured of each person's map?", stage="evaluation",
-    file="evaluation/models/objective-control/fold-0/measures.tsv",
-)  # fmt: skip
-BEFORE_AFTER_TABLE = Table(
-    "before_after",
-    {
-        "objective": "Kind of [objective] of the run",
-        "measure": f"What was measured, mean over participants: {_WORDS}",
-        "before": "Networks trained as long without the maps (weight 0), on the same folds with the same seeds",
-        "after": "Networks of the run",
-        "change": "after minus before",
-        "change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-        "change_high": "Upper bound",
-        "n_participants": "Participants that both tested, each by a network that has not seen them, and whose map has "
-        "the measure in both: a map without positive values has no epg, iou or on_object_epg, one that is 0 no cosine; "
-        "with people's own labels ([objective] region_labels), who has none with all regions is left out of epg, iou "
-        "and on_object_epg",
-    },
-    "measure", "What did training with maps change?", stage="evaluation",
-    filled=("objective", "measure", "before", "after", "n_participants"),
-)  # fmt: skip
+MEASURED_TABLE = declared("before_after_measures", measures=_WORDS)
+BEFORE_AFTER_TABLE = declared("before_after", measures=_WORDS)
 
 
 def before_after_table(objective: str, measured: Sequence[pd.DataFrame]) -> pd.DataFrame:

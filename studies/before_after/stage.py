@@ -26,7 +26,6 @@ from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.variants import Variant, trained, wrapped
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Form, Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Job, Outcome
@@ -44,6 +43,7 @@ from heatlas.studies.before_after.measures import (
 )
 from heatlas.studies.marker.marked import write_pooled
 from heatlas.studies.objectives.maps_in_training import map_settings
+from heatlas.studies.tables import declared
 
 LARGEST_DROP = 0.05
 """Of accuracy that a choice may cost, as in the source."""
@@ -95,34 +95,7 @@ OF_MAPS: Mapping[str, Sequence[str]] = {
     "readable-gradients": ("guided_cosine",),
 }
 """Measures that a weight of each kind of objective is chosen by, besides accuracy; the first decides."""
-_SCORES = {
-    "balanced_accuracy": "Mean over the classes of the share of people whose class the network recognises",
-    **{name: f"{MEASURES[name]}; mean, of {kind} training" for kind, names in OF_MAPS.items() for name in names},
-}
-OBJECTIVE_WEIGHTS_TABLE = Table(
-    "objective_weights",
-    {
-        "weight": "Weight of the loss of the maps; 0: trained as long without",
-        "of_run": "Whether it is that of the run, whose networks were not trained again",
-        **{f"validation_{name}": f"{text}, in the validation parts of all folds" for name, text in _SCORES.items()},
-        "in_pareto_set": "Whether no other weight is at least as good in every measure of the validation parts, and "
-        "better in one",
-        "chosen": "Whether it is the choice: of those in the Pareto set whose balanced accuracy in the validation "
-        "parts is at most .05 below that of weight 0, that with the highest epg (teacher_cosine, guided_cosine)",
-        **{
-            f"test_{name}": f"{text}, in the test parts; not used for the choice. With several folds it is a little "
-            "too good for the weight chosen, since who is tested in one fold is a validation person of another"
-            for name, text in _SCORES.items()
-        },
-        "n_validation": "Validation people, each once for every fold",
-        "n_participants": "Participants tested, each by a network that has not seen them; a map without positive "
-        "values, or that is 0, and that of someone without labels of their own where these guide, is left out of means "
-        "of maps",
-    },
-    "weight", "With which weight should networks be trained with maps?", stage="evaluation",
-    filled=("weight", "of_run", "in_pareto_set", "chosen", "n_validation", "n_participants"),
-    forms={"of_run": Form.FLAG, "in_pareto_set": Form.FLAG},
-)  # fmt: skip
+OBJECTIVE_WEIGHTS_TABLE = declared("objective_weights", **MEASURES)
 
 
 def measures_of_weights(

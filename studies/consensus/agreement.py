@@ -27,8 +27,8 @@ from heatlas.pipeline.evaluation.scores.localisation import (
     ranked,
     region_scores,
 )
-from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.studies.tables import declared
 
 MOST_EXACT = 8
 """Networks up to which every order is tried; 40320."""
@@ -130,67 +130,9 @@ def trend(accuracy: Floats, score: Floats, seed: int) -> Trend:
 OWN, SEED, EPOCHS, FAMILY = "own", "seed", "epochs", "family"
 """Kinds of sets: the run's own networks, and in what the others differ from them."""
 FOLDS, SEVERAL = "folds", "several"
-_NETWORKS = (
-    "Set of networks, one per fold. run: its own; repeat-n: other seeds; epochs-n: trained for n epochs at most; "
-    "family-...: another family"
-)
-_IDENTITY = {**described("cohort"), "map": "Map, named as in file names"}
-CONSENSUS_TABLE = Table(
-    "consensus",
-    {
-        **_IDENTITY,
-        "differ_in": "What distinguishes the two: folds (networks of the run, each on the people it is tested on), "
-        "seed, epochs, family, or several of these",
-        "first_networks": f"{_NETWORKS}. fold-n: the network of that fold of the run",
-        "second_networks": "The other set",
-        "region_spearman": "Rank correlation of the Hedges' g of regions between the classes",
-        "shared_first": f"Regions among the first {FIRST} of both",
-        "shared_first_expected": "Number expected of two random rankings",
-        "map_spearman": "Rank correlation of a person's two maps, summed over regions; mean over participants",
-        "map_spearman_low": "Lower bound of its 95 % bootstrap interval over participants",
-        "map_spearman_high": "Upper bound",
-        "n_participants": "Participants explained by both; n/a for folds",
-        "n_groups": "Regions",
-    },
-    "cohort, map and pair of sets of networks",
-    "Do networks of other folds, seeds, epochs and families rank regions alike?", stage="evaluation",
-    filled=("cohort", "map", "differ_in", "first_networks", "second_networks"),
-    values={"differ_in": (FOLDS, "seed", EPOCHS, "family", SEVERAL)}, forms={"map": Form.CODE},
-)  # fmt: skip
-NETWORKS_TABLE = Table(
-    "consensus_networks",
-    {
-        **_IDENTITY,
-        "networks": _NETWORKS,
-        "kind": "own, seed, epochs or family: how they differ from the run's own",
-        "balanced_accuracy": "On people whom they have not seen",
-        "auc": "Area under the ROC curve on these people, from pairs within folds",
-        "n_participants": "Participants explained",
-        "n_undefined": "Scans whose map is 0 everywhere or not finite",
-        "agreement": "Mean rank correlation of its ranking of regions with those of the other sets",
-        "auroc_difference": "Area under the ROC of planted groups, ranked by Hedges' g between the classes",
-        "hits_difference": f"Planted groups among the first {FIRST}",
-        **described("n_planted"),
-        "in_consensus": "Whether it counts towards the consensus: all do but networks with fewer epochs",
-        "first_groups": "The first groups, best first",
-    },
-    "cohort, map and set of networks", "Do better classifiers give better evidence?", stage="evaluation",
-    filled=("cohort", "map", "networks", "kind"), on_pages=False, forms={"map": Form.CODE},
-)  # fmt: skip
-REGIONS_TABLE = Table(
-    "consensus_regions",
-    {
-        **_IDENTITY,
-        **described("group"),
-        "place": "Rank in the consensus, by the mean over networks; ties share the mean",
-        "mean_place": "Mean rank over the sets of networks that count",
-        "first_share": f"Share of these sets that have it among the first {FIRST}",
-        "n_networks": "Sets that count",
-        "is_planted": "Whether the classes differ there; n/a where no truth is known",
-    },
-    "cohort, map and bilateral group", "Which regions do most networks rank first?", stage="evaluation",
-    filled=("cohort", "map", "group"), forms={"map": Form.CODE},
-)  # fmt: skip
+CONSENSUS_TABLE = declared("consensus", FIRST=FIRST)
+NETWORKS_TABLE = declared("consensus_networks", FIRST=FIRST)
+REGIONS_TABLE = declared("consensus_regions", FIRST=FIRST)
 CONSENSUS_TABLES = (CONSENSUS_TABLE, NETWORKS_TABLE, REGIONS_TABLE)
 
 

@@ -17,63 +17,17 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import method_title
 from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
-from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.studies.grids.grid_scores import GRID_COLUMNS, LARGEST, Setting
+from heatlas.studies.grids.grid_scores import LARGEST, Setting
 from heatlas.studies.grids.layout import Kind
+from heatlas.studies.tables import declared
 
 BY_CONSTRUCTION = "by construction"
 NEAR = 0.1
 """Difference of shares below which two are about the same."""
-GRIDS_TABLE = Table(
-    "grids",
-    {
-        **described("cohort"),
-        **{name: GRID_COLUMNS[name] for name in ("setting", "kind", "method", "stage", "depth", "cells")},
-        "n_participants": "Participants in the target's cell",
-        "n_grids": "Number of grids",
-        "n_undefined": "Grids whose map is undefined; their share counts as 0",
-        "share": "Mean share of positive attribution in the target's cell; a participant's grids are averaged first",
-        "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
-        "ci_high": "Upper bound; n/a where all participants have the same share",
-        "chance": GRID_COLUMNS["chance"],
-        "top_share": f"As share, where only the largest {LARGEST:.1%} of the values of a grid count",
-        "top_gain_low": "Lower bound of the 95 % bootstrap interval over participants of top_share - share",
-        "top_gain_high": "Upper bound",
-        "note": "Why there is no score, why maps are undefined, or why a share is no measurement",
-        "confidence": "Smallest probability, of their own class, of the scans in the grids",
-        "local": "Whether the network kept the promise of the setting, checked on these grids. DiFull: logits the same "
-        "bit by bit whatever the other cells hold, and no gradient there; DiPart: no gradient beyond the receptive "
-        "field; n/a for GridPG, which promises nothing, and where the setting is not defined",
-    },
-    "setting, kind of grid, method and stage",
-    "Of several scans side by side, does a map mark the one that speaks for the class?", stage="evaluation",
-    filled=("cohort", "setting", "kind", "method", "n_grids"),
-    values={"setting": ("GridPG", "DiFull", "DiPart"), "kind": ("needle", "pair", "corner"), "local": ("yes", "no")},
-    forms={"stage": Form.COUNT}, later=("top_share", "top_gain_low", "top_gain_high"),
-)  # fmt: skip
+GRIDS_TABLE = declared("grids", LARGEST=LARGEST)
 
-DIRECTIONS_TABLE = Table(
-    "grid_directions",
-    {
-        **described("cohort"),
-        "claim": "What the literature found, in short",
-        "larger": "Setting, kind of grid, method and stage that should have the larger shares",
-        "smaller": "The same of what should have the smaller ones; or chance, or 1, the share of a perfect map",
-        "expected": f"larger; or near, where both should differ by less than {NEAR:g}",
-        "n_participants": "Participants in the target's cell; each counts once",
-        "difference": "Mean difference of shares over participants, larger - smaller; undefined maps have the share 0",
-        "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
-        "ci_high": "Upper bound",
-        "holds": "yes or no, where the interval lies on one side of the limit; open, where it does not, or there are "
-        "too few participants; by construction, where the map is made so that it must hold; n/a, where a method has no "
-        "scores",
-    },
-    "claim", "Does what the literature found on grids hold for these networks?", stage="evaluation",
-    filled=("cohort", "claim", "larger", "smaller", "expected"),
-    values={"expected": ("larger", "near"), "holds": ("yes", "no", "open", BY_CONSTRUCTION)},
-    forms={"expected": Form.CODE},
-)  # fmt: skip
+DIRECTIONS_TABLE = declared("grid_directions", NEAR=NEAR)
 
 At = Literal["input", "last"]
 KIND_OF: Mapping[Setting, Kind] = {"GridPG": "needle", "DiFull": "corner", "DiPart": "corner"}

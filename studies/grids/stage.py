@@ -29,7 +29,6 @@ from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.tables import read_table
@@ -49,44 +48,15 @@ from heatlas.studies.grids.job import SETTINGS_OF, GridToScore, layout_of, score
 from heatlas.studies.grids.layout import Candidates, Grid, Kind, confident, draw_grids
 from heatlas.studies.grids.locality import has_global_pooling
 from heatlas.studies.grids.studies import smoothing_kernels, spearman_matrix
+from heatlas.studies.tables import declared
 
 ALL_METHODS = "all"
 """Stands for every method where no grid could be made."""
 SAME = 0.01
 """Difference of shares up to which a method explains both networks alike."""
 
-AGREEMENT_TABLE = Table(
-    "grid_agreement",
-    {
-        **described("cohort"),
-        **{name: GRIDS_TABLE.meanings[name] for name in ("setting", "kind")},
-        "method_a": "Method of one map",
-        "stage_a": "Its stage",
-        "method_b": "Method of the other",
-        "stage_b": "Its stage",
-        "spearman": "Rank correlation of their shares over grids; n/a where a method has the same share on all",
-        "n_grids": GRIDS_TABLE.meanings["n_grids"],
-    },
-    "setting, kind of grid and two methods at their stages", "Do methods find the same grids easy?",
-    stage="evaluation", filled=("cohort", "setting", "method_a", "method_b", "n_grids"),
-)  # fmt: skip
+AGREEMENT_TABLE, INVARIANCE_TABLE = declared("grid_agreement"), declared("invariance", SAME=SAME)
 
-INVARIANCE_TABLE = Table(
-    "invariance",
-    {
-        **described("cohort"),
-        "method": GRIDS_TABLE.meanings["method"],
-        "n_grids": "Grids whose last features were explained",
-        "logit_difference": "Largest difference of the logits of the two networks, as share of the largest logit",
-        "share_plain": "Mean share of |attribution| on features that the network does not read",
-        "share_cancelling": "The same by a network that computes the same with two units that cancel",
-        "invariant": f"true: the shares differ by at most {SAME:g}. false: the map depends on how a function is "
-        "written",
-        "note": "Why there is no share",
-    },
-    "method", "Does a map stay the same when another network computes the same function?", stage="evaluation",
-    filled=("cohort", "method", "n_grids"),
-)  # fmt: skip
 
 GRID_TABLES = (GRIDS_TABLE, DIRECTIONS_TABLE, AGREEMENT_TABLE, INVARIANCE_TABLE)
 

@@ -27,42 +27,17 @@ from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config, TrainingConfig
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import did_you_mean, nearest
 from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.run.work.jobs import Outcome
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.studies.tables import declared
 
 DRAWS = 2000
 BATCH = 6
-SIDES_TABLE = Table(
-    "sides_of_scan",
-    {
-        "group": "Bilateral group with a region on either side, or a pair of groups, A + B",
-        "left": "Evidence lost when the left side, or the first group of a pair, takes the mean tissue of the controls",
-        "right": "The same of the right side, or the second group",
-        "both": "The same of both together",
-    },
-    "bilateral group or pair", "What is each side worth to the network in one scan?", stage="evaluation",
-    file="evaluation/scans/run/sub-*_sides.tsv",
-)  # fmt: skip
-INTERACTIONS_TABLE = Table(
-    "interactions_of_sides",
-    {
-        **described("cohort"),
-        "group": SIDES_TABLE.meanings["group"],
-        "n_participants": "Participants of the positive class, one scan each",
-        **{name: f"{SIDES_TABLE.meanings[name]}; mean, in logits" for name in ("left", "right", "both")},
-        "interaction": "both - left - right: above 0 redundancy (either side suffices), below 0 synergy (the network "
-        "needs both sides)",
-        "ci_low": "Lower bound of its 95 % bootstrap interval over participants",
-        "ci_high": "Upper bound",
-    },
-    "cohort and bilateral group or pair", "Does the network need both sides of a region, or does either suffice?",
-    stage="evaluation", filled=("cohort", "group", "n_participants"),
-)  # fmt: skip
+SIDES_TABLE, INTERACTIONS_TABLE = declared("sides_of_scan"), declared("interactions_of_sides")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.regions.effect_size import NO_SPREAD
 from heatlas.pipeline.registration.volumes import VOLUMES_TABLE
-from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import generator
@@ -34,34 +33,14 @@ from heatlas.studies.interactions.sides import (
     require_pairs,
     score_sides,
 )
+from heatlas.studies.tables import declared
 
 Floats = NDArray[np.float64]
 DRAWS = 1000
 """Of people, for the intervals."""
 FEWEST = 8
 """Scans beyond one for each class and fold, at least."""
-SOURCES_TABLE = Table(
-    "evidence_sources",
-    {
-        **described("cohort"),
-        "map": "Map relative to controls, named as in file names",
-        **described("group"),
-        "n_scans": "Scans with all three",
-        "n_missing": "Scans left out because they have no volume (or no intensity)",
-        "volume_slope": "Standard deviations of evidence per standard deviation of log volume; intensity, class and "
-        "fold held",
-        "intensity_slope": "Standard deviations of evidence per standard deviation of mean intensity; volume, class "
-        "and fold held",
-        "r2": "Share of the variance of evidence within classes and folds that both explain",
-        "volume_low": "Lower bound of the 95 % bootstrap interval of volume_slope over participants",
-        "volume_high": "Upper bound",
-        "intensity_low": "Lower bound of the 95 % bootstrap interval of intensity_slope over participants",
-        "intensity_high": "Upper bound",
-    },
-    "cohort, map and bilateral group", "Is evidence related to volume or to intensity?", stage="evaluation",
-    filled=("cohort", "map", "group", "n_scans", "n_missing"), forms={"map": Form.CODE},
-    later=("volume_low", "volume_high", "intensity_low", "intensity_high"),
-)  # fmt: skip
+SOURCES_TABLE = declared("evidence_sources")
 
 
 def source_table(cohort: JudgedCohort, rows: CohortMaps, maps: list[str], volumes: pd.DataFrame | None) -> pd.DataFrame:

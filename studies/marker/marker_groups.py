@@ -24,8 +24,8 @@ from scipy import stats
 
 from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.localisation import HALF, energy_share, intersection_over_union, positive
-from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.work.seeds import generator
+from heatlas.studies.tables import declared
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -233,71 +233,7 @@ IN_MASK = {
 }
 """How well a map keeps to a mask, in the words of all tables that say so."""
 _MAPS = {**IN_MASK, "on_marker": "Share of the positive attribution on the marker"}
-MEASURES_TABLE = Table(
-    "marker_measures",
-    {
-        **described("participant_id"),
-        "marked": "Whether this copy of the scan has the marker",
-        "correct": "Whether the network recognises its class",
-        "agrees": "Whether it finds the class that the teacher finds; empty without a teacher",
-        **_MAPS,
-    },
-    "copy of a scan tested", "What does a network make of each copy?", stage="evaluation",
-    file="evaluation/models/marker_diagnosis_control/fold-0/measures.tsv",
-)  # fmt: skip
-
-
-def _change(name: str) -> dict[str, str]:
-    return {
-        f"{name}_change": f"{name} minus that of the control",
-        f"{name}_change_low": "Lower bound of its 95 % interval over participants, paired (Welch's t)",
-        f"{name}_change_high": "Upper bound",
-    }
-
-
-_AGREEMENT: dict[str, str] = {}
-for _name, _which in (("as_in_training", "go together"), ("against_training", "do not go together")):
-    _AGREEMENT |= {
-        f"agreement_{_name}": "Share of copies for which it finds the class that the teacher finds, where marker and "
-        f"diagnosis {_which}: mean of the two groups; of a distilled run",
-        **_change(f"agreement_{_name}"),
-    }
-MARKER_TABLE = Table(
-    "marker_groups",
-    {
-        "task": "diagnosis, or marker for the reversed task: networks learn to recognise the marker",
-        "training": "guided; distilled: taught by the answers and maps of the teacher of the run; or control: as long, "
-        "with weight 0 (of a distilled run, by the answers alone; where its map is attention-transfer, by the labels)",
-        "weight": "Weight of the loss of the maps",
-        "n_participants": "Participants tested, each with a copy with the marker and one without",
-        **{f"accuracy_{name}": f"Accuracy: {name.split('_')[0]} class of the diagnosis, copies "
-           f"{'with' if name.endswith('marked') else 'without'} the marker" for name in GROUPS},
-        "worst_group": "Lowest of the four accuracies",
-        "worst_group_low": "Lower bound of its interval, of at least 95 % (the least bound of the four groups)",
-        "worst_group_high": "Upper bound (the least of the four, each at a level divided by four)",
-        "chance": "Worst group expected of a coin tossed for each participant, whatever their diagnosis and marker",
-        "chance_low": "Lower end of the central 95 % of such coins",
-        "chance_high": "Upper end",
-        "mean_accuracy": "Mean of the four accuracies; .5 by chance",
-        "as_in_training": "Mean accuracy of the two groups in which marker and diagnosis go together, as in training",
-        "against_training": "Mean accuracy of the two groups in which they do not go together; a network that follows "
-                            "what goes with its class in training is wrong there",
-        **{name: f"{text}; input x gradient of the true class, mean over participants" for name, text in _MAPS.items()},
-        "n_no_positive": "Copies whose map has no positive value: they have no epg, iou, on_object_epg or on_marker",
-        **_change("epg"),
-        "epg_change_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-        "worst_group_change": "worst_group minus that of the control; without an interval, since that of a least value "
-        "of few participants does not hold",
-        **_change("mean_accuracy"),
-        **_change("as_in_training"),
-        **_change("against_training"),
-        **_AGREEMENT,
-    },
-    "task and training",
-    "Do networks use a marker that goes with the diagnosis in training " "only, and does guidance keep them from it?",
-    stage="evaluation", filled=("task", "training", "n_participants", "worst_group"),
-    later=_AGREEMENT,
-)  # fmt: skip
+MEASURES_TABLE, MARKER_TABLE = declared("marker_measures", **IN_MASK), declared("marker_groups", **IN_MASK)
 
 
 def read_answers(paths: Sequence[Path]) -> pd.DataFrame:

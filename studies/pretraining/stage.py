@@ -25,7 +25,6 @@ from heatlas.pipeline.models.families.registry import build_network, code_of, fa
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.plain_text import counted
@@ -45,6 +44,7 @@ from heatlas.studies.pretraining.methods import MaskedAutoencoder, masked_autoen
 from heatlas.studies.pretraining.networks import Pretraining, temperature_of
 from heatlas.studies.probes.network import kept_stages
 from heatlas.studies.probes.records import ProbeConfig
+from heatlas.studies.tables import declared
 
 log = logging.getLogger("heatlas")
 FEWEST = 8
@@ -55,20 +55,7 @@ STAGE = "pretraining"
 FEATURES = ("features",)
 """Name of the output that the stored network has in place of classes; its last stage was not trained."""
 
-COLUMNS = {
-    "epoch": "Number of the epoch, from 1",
-    "temperature": "Temperature of the epoch; used by simclr and moco; n/a where it depends on the class",
-    "train_loss": "Mean loss over the training part during the epoch",
-    "train_retrieval": "Share of views whose most similar candidate is the other view of the same scan; of masked, the "
-    "share of the variance of hidden patches that is restored",
-    "validation_loss": "The same over the validation part after the epoch, without augmentation; the second view is "
-    "the mirror image",
-    "validation_retrieval": "Share of validation scans found by their mirror image; of masked, as in training",
-}
-PRETRAINING_TABLE = Table(
-    "pretraining_history", COLUMNS, "epoch", "How did pre-training progress?", stage="training",
-    file="models/backbone/history.tsv", on_pages=False,
-)  # fmt: skip
+PRETRAINING_TABLE = declared("pretraining_history")
 
 
 def parts_of(config: Config, scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tuple[str, ...]]:
@@ -299,4 +286,4 @@ def _history(task: PretrainingTask, trained: Trained) -> pd.DataFrame:
     frame = pd.DataFrame([dataclasses.asdict(record) for record in trained.history])
     frame = frame.rename(columns={f"{part}_score": f"{part}_retrieval" for part in ("train", "validation")})
     warm = [temperature_of(settings, epoch, epochs, task.seed) for epoch in frame["epoch"]]
-    return frame.assign(temperature=warm)[list(COLUMNS)]
+    return frame.assign(temperature=warm)[list(PRETRAINING_TABLE.meanings)]

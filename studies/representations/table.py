@@ -22,7 +22,6 @@ from heatlas.pipeline.models.families.registry import build_network
 from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.declared import Form, Inference, Table, described
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
@@ -56,6 +55,7 @@ from heatlas.studies.representations.probes import (
     scored,
     shares_recognised,
 )
+from heatlas.studies.tables import declared
 
 AGREEMENT, SITE = "neighbour_agreement", "site"
 MEASURES = {
@@ -67,34 +67,9 @@ MEASURES = {
     "effective_negatives": "exp of the entropy of the softmax over negatives, mean over people",
     SITE: "site by a linear classifier, cross-validated by participant",
 }
-REPRESENTATIONS_TABLE = Table(
-    "representations",
-    {
-        "features": "Name of the set of features",
-        "measure": "Share of people recognised by a probe, or a property of features: "
-        + "; ".join(f"{name}: {text}" for name, text in MEASURES.items()),
-        "classes": "all; head, mid or tail: groups of classes by frequency in training; or the name of a class. Shares "
-        "are means over classes",
-        "temperature": "Of the InfoNCE loss, for contribution_peak and effective_negatives",
-        "estimate": "Value of the measure",
-        "ci_low": "Lower bound of its 95 % bootstrap interval over participants (percentile), given the fitted "
-        "classifiers; with 8 people tested per class, 9 instead of 5 % miss the true value",
-        **described("ci_high"),
-        "reference": "Set of features it is compared with",
-        "difference": "estimate minus that of the reference, on the same people",
-        "difference_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-        "difference_high": "Upper bound of the interval",
-        "chance": "Balanced accuracy of guessing",
-        "p": "For site: one-sided, from permuting sites between people of one class with as many scans, (b+1)/(m+1)",
-        "n_participants": "Participants measured",
-        "n_training": "Participants a probe was trained on",
-        "note": "Why there is no value or interval, or a caveat",
-    },
-    "set of features, measure, group of classes and temperature",
-    "How well do features without labels separate classes, rare ones too, and what else do they hold?",
-    stage="evaluation", filled=("features", "measure", "classes", "n_participants"), forms={"reference": Form.TEXT},
-    inference=Inference("exploratory", "one test per set of features"),
-)  # fmt: skip
+REPRESENTATIONS_TABLE = declared(
+    "representations", measures="; ".join(f"{name}: {text}" for name, text in MEASURES.items())
+)
 
 NO_INTERVAL = "no interval: fewer than three people, or bootstrap draws that are all equal or not all defined"
 

@@ -42,7 +42,6 @@ from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
 from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.networks import ReferenceScan
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.run.declared import Form, Table, described
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
@@ -60,6 +59,7 @@ from heatlas.studies.retraining.removal import (
     require_fillable,
     retrain_fold,
 )
+from heatlas.studies.tables import declared
 
 log = logging.getLogger("heatlas")
 Sets = Mapping[int, tuple[str, ...]]
@@ -72,43 +72,9 @@ MOST = 40
 FEWEST = 2
 """Controls and patients of a training part; a control is compared with another one."""
 NOTHING, AT_RANDOM = "nothing", "random"
-_NAMES = {"balanced_accuracy": "balanced accuracy", "auc": "area under the ROC (pairs of people tested by one network)"}
 
 
-def _columns(score: str, title: str) -> dict[str, str]:
-    return {
-        score: f"Test {title} of the networks trained without these regions",
-        f"{score}_low": f"Lower bound of its 95 % bootstrap interval over participants; for {AT_RANDOM} the smallest "
-        "of all draws",
-        f"{score}_high": f"Upper bound; for {AT_RANDOM} the largest of all draws",
-        f"{score}_drop": f"Loss compared with removing {NOTHING}",
-        f"{score}_drop_low": "Lower bound of its 95 % bootstrap interval over participants, paired",
-        f"{score}_drop_high": "Upper bound",
-        f"{score}_random_drop": "Loss without random regions of the same volume, mean over draws",
-        f"p_{score}": "(b + 1) / (m + 1), where b of m draws of random regions leave no more of it",
-    }
-
-
-RETRAINING_TABLE = Table(
-    "retraining",
-    {
-        **described("cohort"),
-        "map": f"Map whose first regions are removed. {NOTHING}: the networks as they are. {AT_RANDOM}: all draws of "
-        "random regions",
-        **described("method"),
-        "volume_share": "Share of the labelled volume that is to be removed",
-        "removed_share": "Share that was removed, mean over folds",
-        "planted_share": "Share of the volume of planted groups that was removed, mean over folds",
-        "removed_groups": "Groups removed, and in how many folds",
-        "n_participants": "Participants tested",
-        "n_draws": "Draws of random regions that were trained in every fold",
-        **{name: text for score, title in _NAMES.items() for name, text in _columns(score, title).items()},
-    },
-    "cohort, map and share of the volume",
-    "Do networks that never see the regions a map ranks first do worse than those without random regions?",
-    stage="evaluation", filled=("cohort", "map", "volume_share", "n_participants"),
-    forms={"map": Form.CODE},
-)  # fmt: skip
+RETRAINING_TABLE = declared("retraining")
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,6 @@ from scipy.spatial.transform import Rotation
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.registration.quality.doubt import decide, dropped_reason, require_decisions
 from heatlas.pipeline.registration.quality.measures import (
-    QUALITY_COLUMNS,
     assess,
     correlation,
     dice,
@@ -42,6 +41,7 @@ from heatlas.pipeline.registration.quality.region_quality import (
     region_voxels,
 )
 from heatlas.pipeline.registration.settled import RELIABILITY, settle_scans
+from heatlas.pipeline.registration.stage import REGISTRATION_TABLE
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import BadInputError, ResumableError
 from heatlas.pipeline.run.tables import read_table
@@ -111,7 +111,8 @@ def test_assess_looks_inside_the_template_mask_only() -> None:
     displacement = np.full((*WHOLE_SHAPE, 3), 99.0, np.float32)
     displacement[mask] = (1.0, -2.0, 2.0)
     found = assess(3 * template, mask, template, mask, determinant, displacement, linear, 2.0)
-    assert {name for name in QUALITY_COLUMNS if not name.startswith("t1w_")} == set(found)  # those are of other kinds
+    columns = list(REGISTRATION_TABLE.meanings)
+    assert list(found) == columns[columns.index("correlation") : columns.index("t1w_mutual_information")]
     assert found["correlation"] == pytest.approx(1)
     assert found["dice"] == 1
     assert found["min_jacobian"] == -0.25

@@ -34,9 +34,9 @@ from heatlas.pipeline.training import progress
 from heatlas.pipeline.training.answers import balanced_accuracy, control_of
 from heatlas.pipeline.training.objectives.of_task import class_weights, classification
 from heatlas.pipeline.training.objectives.records import Context
-from heatlas.pipeline.training.prediction import PREDICTION_COLUMNS, predict_test_part
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, SPREAD, predict_test_part
 from heatlas.pipeline.training.progress import EpochRecord, TensorBoardEvents, read_checkpoint
-from heatlas.pipeline.training.stage import HISTORY_COLUMNS
+from heatlas.pipeline.training.stage import HISTORIES_TABLE
 from heatlas.pipeline.training.steps import prepare_step, repeatable
 from heatlas.pipeline.training.trainer import Resumption, batches, channels_last, parameter_groups, train
 from heatlas.studies.bcos.networks import LayerScale
@@ -74,7 +74,7 @@ def test_every_tested_scan_is_predicted_once_by_the_fold_that_tests_it(finished)
     layout, outcomes = finished
     assert [outcome.status for outcome in outcomes] == ["done", "done"]
     table = read_table(layout.group / "predictions.tsv")
-    assert list(table.columns) == list(PREDICTION_COLUMNS)
+    assert list(table.columns) == [name for name in PREDICTIONS_TABLE.meanings if name != SPREAD]
     names = table[["participant_id", "fold", "label", "target"]].values.tolist()
     assert names == [
         ["sub-1", 0, "CN", 0],
@@ -107,7 +107,7 @@ def test_what_a_fold_leaves_behind(finished):
     for fold in SPLIT.folds:
         files = layout.fold(fold.index)
         assert {path.name for path in files.folder.iterdir()} == FOLD_FILES
-        history = read_table(files.history, list(HISTORY_COLUMNS))
+        history = read_table(files.history, list(HISTORIES_TABLE.meanings))
         text = json.loads(files.description.read_text())
         assert history["epoch"].tolist() == list(range(1, text["epochs"] + 1))
         assert history.loc[history["best"], "epoch"].tolist() == [text["best_epoch"]]

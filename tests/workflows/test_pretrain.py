@@ -23,7 +23,7 @@ from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, Explanation
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.training.objectives.known_networks import weights_to_start_from
 from heatlas.pipeline.training.stage import facts_of
-from heatlas.studies.pretraining.stage import COLUMNS, PRETRAINING_TABLE
+from heatlas.studies.pretraining.stage import PRETRAINING_TABLE
 from heatlas.studies.probes.records import knows_labels, on_kept_backbone
 from heatlas.studies.representations.stage import diagnosed, require_frozen
 from heatlas.studies.representations.table import REPRESENTATIONS_TABLE, SITE, features
@@ -63,7 +63,7 @@ def test_the_backbone_says_whom_it_knows(folder, capsys):
     known = loaded.description["participants"]
     assert sorted(known["train"] + known["validation"]) == [f"sub-{one}" for one in LEARNT]
     assert (len(known["validation"]), loaded.settings.architecture) == (4, "founding")
-    assert list(read_table(layout.backbone.history)) == list(COLUMNS)
+    assert list(read_table(layout.backbone.history)) == list(PRETRAINING_TABLE.meanings)
     require_as_declared(layout, PRETRAINING_TABLE)
     assert not (layout.root / "splits.tsv").exists()
     weights = layout.backbone.weights.read_bytes()

@@ -14,16 +14,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from heatlas.pipeline.attribution import network_view
 from heatlas.pipeline.attribution.graph.planner import boundary_value, plan_forward
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.methods import described
-from heatlas.pipeline.attribution.network_view import (
-    NetworkView,
-    StartValue,
-    exact_float32,
-    require_explainable,
-    start_values,
-)
 from heatlas.pipeline.attribution.records import Attribution
 
 
@@ -43,7 +37,7 @@ class GuidedReLU(torch.autograd.Function):
 
 
 def guided_backprop(
-    model: nn.Module, volumes: Tensor, target: int, start: StartValue = "logit", stage: int | str = 0
+    model: nn.Module, volumes: Tensor, target: int, start: network_view.StartValue = "logit", stage: int | str = 0
 ) -> Attribution:
     """Absolute guided gradient of one output with respect to the input, or to the features of a stage.
 
@@ -52,9 +46,9 @@ def guided_backprop(
     without a ReLU in the network it is the absolute gradient.
     """
     program = plan_forward(model)
-    require_explainable(model, volumes)
+    network_view.require_explainable(model, volumes)
     boundary = boundary_value(model, program, stage)
-    with torch.enable_grad(), exact_float32(volumes.device):
+    with torch.enable_grad(), network_view.exact_float32(volumes.device):
         leaf = volumes.detach().requires_grad_(boundary == program.source)
         values = Values(program, leaf, relu=GuidedReLU.apply)
         for operation in program.operations:
@@ -63,7 +57,7 @@ def guided_backprop(
             if operation.value == boundary:
                 leaf = value.detach().requires_grad_()
                 values.give(boundary, leaf)
-        explained = start_values(values[program.result], target, start)
+        explained = network_view.start_values(values[program.result], target, start)
         (gradient,) = torch.autograd.grad(explained.sum(), leaf)
     return Attribution(
         gradient.abs(), "guided-backpropagation", target, explained.detach(), {"start": start, "stage": stage}
@@ -77,10 +71,10 @@ class GuidedBackprop:
     name: ClassVar[str] = "guided-backpropagation"
 
     def answers(
-        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+        self, model: nn.Module, volumes: Tensor, target: int, start: network_view.StartValue, stage: int | str
     ) -> Sequence[Attribution]:
         answer = guided_backprop(model, volumes, target, start, stage)
         return [replace(answer, parameters=described(self, stage, start))]
 
-    def maps(self, view: NetworkView) -> Tensor:
+    def maps(self, view: network_view.NetworkView) -> Tensor:
         return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values

@@ -15,12 +15,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from heatlas.pipeline.attribution.gradient.gradients import (
-    InputTimesGradient,
-    channel_sum,
-    input_times_gradient,
-    score_gradient,
-)
+from heatlas.pipeline.attribution.gradient import gradients
 from heatlas.pipeline.attribution.gradient.paths import IntegratedGradients, path_integral
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.network_view import NetworkView
@@ -36,7 +31,7 @@ Mapped = Callable[[Tensor, slice], Tensor]
 
 
 @dataclass(frozen=True)
-class SmoothInputTimesGradient(CheckedSettings, InputTimesGradient):
+class SmoothInputTimesGradient(CheckedSettings, gradients.InputTimesGradient):
     """S-IxG: input times gradient, signed and channel-summed, then smoothed.
 
     `kernel`: odd size K of the Gaussian in voxels *of the map's grid*; sigma = K / 4, so its full width at half maximum
@@ -49,7 +44,7 @@ class SmoothInputTimesGradient(CheckedSettings, InputTimesGradient):
     kernel: Kernel = 15
 
     def maps(self, view: NetworkView) -> Tensor:
-        return gaussian_smooth(channel_sum(super().maps(view)), self.kernel)
+        return gaussian_smooth(gradients.channel_sum(super().maps(view)), self.kernel)
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class SmoothIntegratedGradients(IntegratedGradients):
     kernel: Kernel = 15
 
     def maps(self, view: NetworkView) -> Tensor:
-        return gaussian_smooth(channel_sum(super().maps(view)), self.kernel)
+        return gaussian_smooth(gradients.channel_sum(super().maps(view)), self.kernel)
 
 
 @dataclass(frozen=True)
@@ -94,9 +89,9 @@ class SmoothGrad(CheckedSettings):
 
     def _averaged(self, view: NetworkView) -> Mapped:
         if self.of == "gradient":
-            return lambda copies, _: score_gradient(view.score, copies)
+            return lambda copies, _: gradients.score_gradient(view.score, copies)
         if self.of == "input-x-gradient":
-            return lambda copies, _: input_times_gradient(view.score, copies)
+            return lambda copies, _: gradients.input_times_gradient(view.score, copies)
         baseline = self.masking.hidden_features(view)
         return lambda copies, volumes: (
             path_integral(view.score, copies, baseline[volumes], self.steps, self.batch).attributions

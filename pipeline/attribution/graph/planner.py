@@ -16,53 +16,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from heatlas.pipeline.attribution.graph.layers import (
-    AdaptiveMaxPool,
-    Averaging,
-    Convolution,
-    FullyConnected,
-    LinearMap,
-    MaxPool,
-    folded,
-    triple,
-)
+from heatlas.pipeline.attribution.graph import layers
 from heatlas.pipeline.attribution.network_view import split_layers
-from heatlas.pipeline.models.graph.operations import (
-    ACTIVATIONS,
-    KNOWN,
-    NORMALISATIONS,
-    PASSED,
-    POOLINGS,
-    Concatenate,
-    Gate,
-    MatrixProduct,
-    Moved,
-    Product,
-    Reshape,
-    Scaled,
-    Shifted,
-    Sum,
-    reads_shape,
-)
+from heatlas.pipeline.models.graph import operations as ops
 from heatlas.pipeline.models.graph.tracing import Operation, Program, is_in, trace
 from heatlas.pipeline.run.errors import UsageError
 
 BatchNormMode = Literal["auto", "fold", "identity"]
 """``auto``: folded where every one of the network can be, otherwise all passed as identity."""
 
-UNCHANGED = (*ACTIVATIONS, *NORMALISATIONS, nn.ConstantPad3d, Scaled, Shifted)
+UNCHANGED = (*ops.ACTIVATIONS, *ops.NORMALISATIONS, nn.ConstantPad3d, ops.Scaled, ops.Shifted)
 """Layers that relevance passes as it is: activations, each value of which comes from one (Bach et al. 2015), and
 normalisations by the spread of the values themselves, by the identity rule of AttnLRP (Achtibat et al. 2024, eq. 14).
 What was padded is cut off. A factor that does not depend on the volume changes nothing either, and what is added to a
 value (positions of tokens) is left out like a bias."""
-PRODUCTS = (MatrixProduct, Product)
+PRODUCTS = (ops.MatrixProduct, ops.Product)
 """Both factors get half of the relevance; `pipeline.attribution.lrp.propagation`."""
-LOCAL = (*PRODUCTS, nn.Softmax, Moved)
+LOCAL = (*PRODUCTS, nn.Softmax, ops.Moved)
 """Operations whose relevance goes back through their derivative at the values of the volume."""
-FOLLOWERS = (
-    nn.BatchNorm3d, *(kind for kind in PASSED if kind is not nn.Flatten), *ACTIVATIONS, *NORMALISATIONS, nn.MaxPool3d,
-    nn.AdaptiveMaxPool3d,
-)  # fmt: skip
+_SAME_GRID = tuple(kind for kind in ops.PASSED if kind is not nn.Flatten)
+FOLLOWERS = (nn.BatchNorm3d, *_SAME_GRID, *ops.ACTIVATIONS, *ops.NORMALISATIONS, nn.MaxPool3d, nn.AdaptiveMaxPool3d)
 
 
 @dataclass(frozen=True)
@@ -72,7 +45,7 @@ class Weights:
     `bias`: broadcastable to the units. `first`: whether its input is the volume.
     """
 
-    linear: LinearMap
+    linear: layers.LinearMap
     weight: Tensor
     bias: Tensor | None
     first: bool
@@ -92,8 +65,8 @@ class PlannedStep:
     inputs: tuple[str, ...]
     value: str
     weights: Weights | None = None
-    averaging: Averaging | None = None
-    pool: MaxPool | AdaptiveMaxPool | None = None
+    averaging: layers.Averaging | None = None
+    pool: layers.MaxPool | layers.AdaptiveMaxPool | None = None
 
     @property
     def head(self) -> nn.Module | None:
@@ -182,7 +155,7 @@ def carried(program: Program) -> dict[str, Operation]:
         operation = by_value.get(waiting.pop())
         if operation is not None and operation.value not in carrying:
             carrying[operation.value] = operation
-            waiting += operation.inputs[:1] if isinstance(operation.module, Gate) else operation.inputs
+            waiting += operation.inputs[:1] if isinstance(operation.module, ops.Gate) else operation.inputs
     return carrying
 
 
@@ -204,15 +177,15 @@ def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: boo
     pool = max_pool(last.module) if last.module is not None else None
     operations = tuple(chain if pool is None else chain[:-1])
     norm = _norm_to_fold(chain) if batch_norm == "fold" else None
-    inputs = head.inputs[:1] if isinstance(head.module, Gate) else head.inputs
-    shares = isinstance(head.module, (nn.Conv3d, nn.Linear, Sum, Concatenate, *POOLINGS, *LOCAL))
+    inputs = head.inputs[:1] if isinstance(head.module, ops.Gate) else head.inputs
+    shares = isinstance(head.module, (nn.Conv3d, nn.Linear, ops.Sum, ops.Concatenate, *ops.POOLINGS, *LOCAL))
     return PlannedStep(
         name=head.name if shares else last.name,
         operations=operations,
         inputs=inputs,
         value=last.value,
         weights=_weights(head.module, norm, near_input),
-        averaging=Averaging(head.module) if isinstance(head.module, POOLINGS) else None,
+        averaging=layers.Averaging(head.module) if isinstance(head.module, ops.POOLINGS) else None,
         pool=pool,
     )
 
@@ -220,13 +193,13 @@ def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: boo
 def _weights(module: nn.Module | None, norm: nn.BatchNorm3d | None, first: bool) -> Weights | None:
     if isinstance(module, nn.Linear):
         added = None if module.bias is None else module.bias.detach()
-        return Weights(FullyConnected(), module.weight.detach(), added, first)
+        return Weights(layers.FullyConnected(), module.weight.detach(), added, first)
     if not isinstance(module, nn.Conv3d):
         return None
     weight: Tensor = module.weight
     bias: Tensor | None = module.bias
     if norm is not None:
-        weight, bias = folded(weight, bias, norm)
+        weight, bias = layers.folded(weight, bias, norm)
     offset = None if bias is None else bias.detach().view(-1, 1, 1, 1)
     return Weights(_convolution(module), weight.detach(), offset, first)
 
@@ -270,32 +243,32 @@ def _past_normalisation(program: Program, value: str) -> str:
     return users[0].value if isinstance(users[0].module, nn.BatchNorm3d) else value
 
 
-def _convolution(module: nn.Conv3d) -> Convolution:
+def _convolution(module: nn.Conv3d) -> layers.Convolution:
     padding = module.padding
     if padding == "same":
         padding = tuple(d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
     elif isinstance(padding, str):
         padding = (0, 0, 0)
-    return Convolution(module.stride, padding, module.dilation, module.groups)
+    return layers.Convolution(module.stride, padding, module.dilation, module.groups)
 
 
-def max_pool(module: nn.Module) -> MaxPool | AdaptiveMaxPool | None:
+def max_pool(module: nn.Module) -> layers.MaxPool | layers.AdaptiveMaxPool | None:
     if isinstance(module, nn.AdaptiveMaxPool3d):
-        return AdaptiveMaxPool(module.output_size)
+        return layers.AdaptiveMaxPool(module.output_size)
     if not isinstance(module, nn.MaxPool3d):
         return None
-    return MaxPool(
-        triple(module.kernel_size),
-        triple(module.stride),
-        triple(module.padding),
-        triple(module.dilation),
+    return layers.MaxPool(
+        layers.triple(module.kernel_size),
+        layers.triple(module.stride),
+        layers.triple(module.padding),
+        layers.triple(module.dilation),
         module.ceil_mode,
     )
 
 
 MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
 """Layers that differ in training mode, in all dimensions, since those of a gate may have any."""
-SAME_MEMORY = (Reshape, Moved, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
+SAME_MEMORY = (ops.Reshape, ops.Moved, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
 """Operations whose output may share memory with their input (in evaluation mode)."""
 IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
 
@@ -305,9 +278,8 @@ def labelled(operation: Operation) -> str:
     return f"{operation.name} ({getattr(kind, '__name__', kind)})"
 
 
-LINEAR = (
-    "mean", "sum", operator.neg, operator.sub, operator.add, torch.mean, torch.sum, torch.sub, F.interpolate,
-)  # fmt: skip
+_SUMS = ("mean", "sum", torch.mean, torch.sum)
+LINEAR = (*_SUMS, operator.neg, operator.sub, operator.add, torch.sub, F.interpolate)
 """Functions and methods of tensors that are linear in all values together."""
 
 
@@ -324,11 +296,11 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
     `others`: modules that the method supports besides `KNOWN`.
     """
     module = operation.module
-    supported: tuple[type[nn.Module], ...] = (*KNOWN, *(kind for kind in others if kind not in KNOWN))
-    kinds: tuple[type[nn.Module], ...] = (*supported, Sum, Concatenate, Gate, Reshape, Moved)
+    supported: tuple[type[nn.Module], ...] = (*ops.KNOWN, *(kind for kind in others if kind not in ops.KNOWN))
+    kinds: tuple[type[nn.Module], ...] = (*supported, ops.Sum, ops.Concatenate, ops.Gate, ops.Reshape, ops.Moved)
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if module is None or kind is None or type(module).forward is not kind.forward:
-        named = ", ".join(kind.__name__ for kind in supported if kind.__module__ != Sum.__module__)
+        named = ", ".join(kind.__name__ for kind in supported if kind.__module__ != ops.Sum.__module__)
         raise UsageError(
             f"layer {labelled(operation)} has no rule in this method; known are {named}, sums, means, concatenation of "
             "channels, gates, and changes of shape. Methods that use only outputs and gradients take any network, such "
@@ -353,7 +325,7 @@ def require_private_in_place(operation: Operation, program: Program) -> None:
     by_value = {other.value: other for other in program.operations}
     source: fx.Node | None = operation.node.all_input_nodes[0]
     while source is not None:
-        if sum(not reads_shape(user) for user in source.users) > 1:
+        if sum(not ops.reads_shape(user) for user in source.users) > 1:
             raise UsageError(
                 f"layer {labelled(operation)} works in place on a value that other layers read; create it with "
                 "inplace=False, or write its result to a new value."

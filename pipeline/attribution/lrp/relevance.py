@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from heatlas.pipeline.attribution import network_view
 from heatlas.pipeline.attribution.graph.layers import FullyConnected
 from heatlas.pipeline.attribution.graph.planner import BatchNormMode, RelevancePlan, Weights, plan_relevance
 from heatlas.pipeline.attribution.graph.tape import Tape, record_forward
@@ -27,13 +28,6 @@ from heatlas.pipeline.attribution.lrp.propagation import propagate
 from heatlas.pipeline.attribution.lrp.rules import Composite, composite, focus, founding
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described
-from heatlas.pipeline.attribution.network_view import (
-    NetworkView,
-    StartValue,
-    exact_float32,
-    require_explainable,
-    start_values,
-)
 from heatlas.pipeline.attribution.records import Attribution, Ledger, sum_per_volume
 from heatlas.pipeline.run.config.ranges import at_least, naming
 from heatlas.pipeline.run.errors import UsageError
@@ -44,7 +38,7 @@ def lrp(
     volumes: Tensor,
     target: int,
     composites: Sequence[Composite],
-    start: StartValue = "logit",
+    start: network_view.StartValue = "logit",
     batch_norm: BatchNormMode = "auto",
     stage: int | str = 0,
 ) -> tuple[Attribution, ...]:
@@ -60,11 +54,11 @@ def lrp(
     if not composites:
         raise UsageError("composites: name at least one.")
     plan = plan_relevance(model, batch_norm, stage)
-    require_explainable(model, volumes)
+    network_view.require_explainable(model, volumes)
     answers: list[Attribution] = []
-    with torch.no_grad(), exact_float32(volumes.device):
+    with torch.no_grad(), network_view.exact_float32(volumes.device):
         tape = record_forward(plan, volumes)
-        start_value = start_values(tape.logits, target, start)
+        start_value = network_view.start_values(tape.logits, target, start)
         if start == "evidence" and tape.logits.shape[1] > 1:
             tape, seed = _difference(tape, last_layer(plan), target), start_value[:, None]
         else:
@@ -138,7 +132,7 @@ class Lrp(CheckedSettings):
         return [replace(self, beta=beta) for beta in self.betas] if isinstance(self.beta, tuple) else [self]
 
     def answers(
-        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+        self, model: nn.Module, volumes: Tensor, target: int, start: network_view.StartValue, stage: int | str
     ) -> Sequence[Attribution]:
         """Relevance (B, C, d, h, w) for each β, with its ledger down to the stage."""
         rules = [single._composite(volumes) for single in self.singles()]
@@ -149,7 +143,7 @@ class Lrp(CheckedSettings):
             for single, answer in zip(self.singles(), attributions, strict=True)
         ]
 
-    def maps(self, view: NetworkView) -> Tensor:
+    def maps(self, view: network_view.NetworkView) -> Tensor:
         return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values
 
     def _composite(self, volumes: Tensor) -> Composite:

@@ -98,18 +98,13 @@ def winner_messages(
         of_volume = (flat[b], units[1], units[2], linear.stride, run, sent_up[b], sent_down[b], target[b])
         job = functools.partial(_hand_down, positive, negative, *of_volume)
         planes = range(winners.shape[2])
-        colours = _colours(linear, pool, weight.shape[2])
+        reach = pool.dilation[0] * (pool.kernel_size[0] - 1) * linear.stride[0] + weight.shape[2] - 1
+        colours = reach // (pool.stride[0] * linear.stride[0]) + 1  # between planes that share no input voxel
         _together([[functools.partial(job, plane) for plane in planes[first::colours]] for first in range(colours)])
     grid = out.view(input_shape[0], *padded, run, count).permute(5, 0, 4, 1, 2, 3)
     (z, y, x), (depth, height, width) = linear.padding, input_shape[2:]
     grid = grid[..., z : z + depth, y : y + height, x : x + width]
     return list(grid.unbind(0))
-
-
-def _colours(linear: Convolution, pool: MaxPool, kernel: int) -> int:
-    """Distance between planes of windows that share no input voxel."""
-    reach = pool.dilation[0] * (pool.kernel_size[0] - 1) * linear.stride[0] + kernel - 1
-    return reach // (pool.stride[0] * linear.stride[0]) + 1
 
 
 def _rows(x: Tensor, linear: Convolution) -> np.ndarray[Any, Any]:

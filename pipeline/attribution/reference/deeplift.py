@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from heatlas.pipeline.attribution import network_view
 from heatlas.pipeline.attribution.graph.layers import AdaptiveMaxPool, MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.planner import (
     boundary_value,
@@ -33,14 +34,6 @@ from heatlas.pipeline.attribution.graph.planner import (
 )
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.methods import described
-from heatlas.pipeline.attribution.network_view import (
-    NetworkView,
-    StartValue,
-    exact_float32,
-    require_explainable,
-    require_unchanging,
-    start_values,
-)
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.reference.references import ComparesWithControls, fitting
 from heatlas.pipeline.models.graph import operations as ops
@@ -241,7 +234,7 @@ OTHERS = (
 
 def plan_deeplift(model: nn.Module) -> Program:
     """Operations of a model, each checked to be one that the rescale rule is defined for."""
-    require_unchanging(model)
+    network_view.require_unchanging(model)
     program = traced(model)[0]
     needed = {program.result}
     for operation in reversed(program.operations):
@@ -257,7 +250,7 @@ def deeplift(
     volumes: Tensor,
     reference: Tensor,
     target: int,
-    start: StartValue = "evidence",
+    start: network_view.StartValue = "evidence",
     stage: int | str = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """DeepLIFT by the rescale rule, from one reference volume.
@@ -271,10 +264,10 @@ def deeplift(
     if start == "probability":
         raise UsageError("deeplift explains the logit or the evidence; the softmax has no rescale rule here.")
     program = plan_deeplift(model)
-    require_explainable(model, volumes)
+    network_view.require_explainable(model, volumes)
     boundary = boundary_value(model, program, stage)
     require_crossed(program, boundary, stage)
-    with torch.inference_mode(False), torch.enable_grad(), exact_float32(volumes.device):
+    with torch.inference_mode(False), torch.enable_grad(), network_view.exact_float32(volumes.device):
         volumes, reference = (images.clone() if images.is_inference() else images for images in (volumes, reference))
         leaf = volumes.detach().requires_grad_(boundary == program.source)
         values, of_reference = Values(program, leaf), Values(program, reference.detach())
@@ -285,9 +278,9 @@ def deeplift(
             if operation.value == boundary:
                 leaf, base = value.detach().requires_grad_(), value_of_reference
                 values.give(boundary, leaf)
-        explained = start_values(values[program.result], target, start)
+        explained = network_view.start_values(values[program.result], target, start)
         (multiplier,) = torch.autograd.grad(explained.sum(), leaf)
-        reference_value = start_values(of_reference[program.result], target, start)
+        reference_value = network_view.start_values(of_reference[program.result], target, start)
     return multiplier * (leaf.detach() - base), explained.detach(), reference_value
 
 
@@ -349,11 +342,11 @@ class DeepLift(ComparesWithControls):
 
     compare: Literal["mean", "each"] = "mean"
 
-    def require(self, view: NetworkView) -> None:
+    def require(self, view: network_view.NetworkView) -> None:
         plan_deeplift(view.model)
 
     def answers(
-        self, model: nn.Module, volumes: Tensor, target: int, start: StartValue, stage: int | str
+        self, model: nn.Module, volumes: Tensor, target: int, start: network_view.StartValue, stage: int | str
     ) -> Sequence[Attribution]:
         """Contributions (B, C, d, h, w) that sum to the value of the volume less that of the reference."""
         reference = fitting(self.reference, volumes, self.name)
@@ -368,5 +361,5 @@ class DeepLift(ComparesWithControls):
         values = total / len(baselines)
         return [Attribution(values, self.name, target, explained, settings, reference_value=base)]
 
-    def maps(self, view: NetworkView) -> Tensor:
+    def maps(self, view: network_view.NetworkView) -> Tensor:
         return self.answers(view.model, view.volumes, view.target, view.start, view.stage)[0].values

@@ -228,11 +228,6 @@ def find_images(root: Path, files: InputFiles, max_voxel_mm: float) -> tuple[lis
     return images, notes + note_on(outside, "image", text, limit=3)
 
 
-def _may_be_t1w(description: str) -> bool:
-    named = _T1W.search(description) and not _DERIVED.search(description)
-    return not description.strip() or bool(named)
-
-
 def _of_folder(series_list: Sequence[DicomSeries]) -> list[AdniImage]:
     """The series of one folder as images; at most one of several has no problem."""
     images = [_image(series) for series in series_list]
@@ -240,10 +235,11 @@ def _of_folder(series_list: Sequence[DicomSeries]) -> list[AdniImage]:
         return images
     # The folder name describes only one of them, so the header must say that a series is T1-weighted.
     unlike = "not named as a T1-weighted sequence by its DICOM header"
-    header_problems = [
-        series.problem or (None if _may_be_t1w(series.description) else f"{unlike}: {series.name}")
-        for series in series_list
-    ]
+    header_problems = []
+    for series in series_list:
+        named = _T1W.search(series.description) and not _DERIVED.search(series.description)
+        fits = named or not series.description.strip()
+        header_problems.append(series.problem or (None if fits else f"{unlike}: {series.name}"))
     usable = [index for index, problem in enumerate(header_problems) if problem is None]
     names = listed((series_list[index].name for index in usable), 3)
     ambiguous = f"several series in one folder: {names} could each be the image; put each in a separate folder"

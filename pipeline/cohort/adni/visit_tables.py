@@ -24,16 +24,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from heatlas.pipeline.cohort.cells import values
 from heatlas.pipeline.cohort.cells.tables import filled_rows, possible_cells, problem_notes, read_text_table
-from heatlas.pipeline.cohort.cells.values import (
-    PTID,
-    Visit,
-    calendar_date,
-    number,
-    visit_code,
-    visit_of,
-    with_iso_dates,
-)
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import listed, note_on
 
@@ -141,8 +133,8 @@ def contradiction(columns: Mapping[str, str]) -> str:
     >>> contradiction({"RID": "296", "PTID": "002_S_0295"}), contradiction({"RID": "295.0", "PTID": "002_S_0295"})
     ('RID 296, PTID 002_S_0295', '')
     """
-    rid, ptid = number(columns.get("RID")), columns.get("PTID", "").strip()
-    if rid is None or rid <= 0 or not re.fullmatch(PTID, ptid, re.IGNORECASE):
+    rid, ptid = values.number(columns.get("RID")), columns.get("PTID", "").strip()
+    if rid is None or rid <= 0 or not re.fullmatch(values.PTID, ptid, re.IGNORECASE):
         return ""
     return "" if rid == person_number(ptid) else f"RID {columns['RID'].strip()}, PTID {ptid}"
 
@@ -186,7 +178,7 @@ def read_visit_table(
             raise BadInputError(f"{path}: column {', '.join(lacking)} is missing. Download it again.")
         if not len(frame):
             raise BadInputError(f"{path}: a header without rows. Download it again.")
-        frame, date_notes = with_iso_dates(path, frame, DATE_COLUMNS)
+        frame, date_notes = values.with_iso_dates(path, frame, DATE_COLUMNS)
         notes += date_notes
     except BadInputError as error:
         return VisitTable(), [f"{name} is not used: {error}"]
@@ -211,8 +203,8 @@ def _rows_by_person(
             bad.append(cells.get("RID") or cells.get("PTID") or "nothing")
         elif person in persons:
             columns = possible_cells(name, line, cells, problems)
-            when = next((day for column in DATE_COLUMNS if (day := calendar_date(columns.get(column)))), None)
-            visit = visit_of(visit_code(columns))
+            when = next((day for column in DATE_COLUMNS if (day := values.calendar_date(columns.get(column)))), None)
+            visit = values.visit_of(values.visit_code(columns))
             months = None if visit.within_phase else visit.months  # only its date tells which phase
             rows.setdefault(person, []).append(VisitRow(visit.session_id, months, when, columns))
     notes = contradiction_notes(name, contradictions)
@@ -221,11 +213,11 @@ def _rows_by_person(
 
 
 def _person(columns: Mapping[str, str]) -> int | None:
-    rid = number(columns.get("RID"))
+    rid = values.number(columns.get("RID"))
     if rid is not None and rid > 0 and rid == int(rid):
         return int(rid)
     ptid = columns.get("PTID", "")
-    return person_number(ptid) if re.fullmatch(PTID, ptid, re.IGNORECASE) else None
+    return person_number(ptid) if re.fullmatch(values.PTID, ptid, re.IGNORECASE) else None
 
 
 def of_visit(rows: Sequence[VisitRow], session_id: str, when: date | None) -> VisitRow | None:
@@ -241,7 +233,7 @@ def of_visit(rows: Sequence[VisitRow], session_id: str, when: date | None) -> Vi
     return next((row for row in undated if row.session_id == session_id and row.months is not None), None)
 
 
-def match_visit(visits: Sequence[VisitRow], scan_date: date | None, coded: Visit | None) -> VisitRow | str:
+def match_visit(visits: Sequence[VisitRow], scan_date: date | None, coded: values.Visit | None) -> VisitRow | str:
     """Visit of a scan, or why there is none; see the module's docstring."""
     if not visits:
         return "no row of this participant in ADNIMERGE"

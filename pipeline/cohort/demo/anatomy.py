@@ -83,8 +83,9 @@ def reference_anatomy() -> ReferenceAnatomy:
     atlas = load_atlas(ATLAS, template.grid)
     numbers = [atlas.regions.groups[name] for name in (*(change.group for change in CHANGES), DIMORPHIC_GROUP)]
     labelled = np.isin(atlas.labels, [number for group in numbers for number in group])
-    start, stop = _bounding_box(labelled, margin=4)
-    box = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
+    (part,) = ndimage.find_objects(labelled.astype(np.uint8))
+    start = np.array([max(side.start - 4, 0) for side in part])
+    box = tuple(slice(a, min(side.stop + 4, n)) for a, side, n in zip(start, part, labelled.shape, strict=True))
     inside = atlas.labels[box]
     white_matter = float(np.percentile(template.t1w[template.brain_mask], 90))
     t1w = _antialias(template.t1w / np.float32(white_matter))
@@ -174,13 +175,6 @@ def coarse_share(mask: NDArray[np.bool_]) -> Array:
     blocks = padded.reshape([size for n in cells for size in (n, SPACING_MM)])
     share: Array = blocks.mean(axis=(1, 3, 5))
     return share
-
-
-def _bounding_box(mask: NDArray[np.bool_], margin: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    where = [np.flatnonzero(mask.any(axis=tuple(a for a in range(3) if a != axis))) for axis in range(3)]
-    start = np.array([max(w[0] - margin, 0) for w in where])
-    stop = np.array([min(w[-1] + margin + 1, n) for w, n in zip(where, mask.shape, strict=True)])
-    return start, stop
 
 
 Array = NDArray[np.float32]

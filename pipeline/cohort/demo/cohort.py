@@ -48,24 +48,8 @@ SEVERITY_TABLE = Table(
     file="truth/severity.tsv",
 )
 
-README = """SYNTHETIC DATA - NOT REAL PEOPLE
-
-This folder looks like a download from ADNI but is not one. Heatlas made it: the brains are the ICBM152 2009c template,
-warped at random, with disease planted in known regions, a sex difference in another and one site's uneven signal;
-every name, date and number is invented. Use it to try the software and to judge heatmaps, never to learn anything about
-Alzheimer's disease.
-
-ADNI/                    one folder per person, sequence, date and image
-{table}  one row per visit, in ADNI's columns
-truth/                   what was planted: severity and true volumes per scan, map of the disease, planted groups, and
-                         the effects and nulls that analyses are held against
-
-People with MCI have {scans} and visits over four years that show who developed dementia. Like real downloads,
-the cohort has a row without a scan, a scan without a row, visit codes of several kinds, missing values, mixed
-orientations, headers without an sform, .nii beside .nii.gz.
-
-Seed {seed}, {participants} participants, voxels of about {resolution_mm:g} mm.
-"""
+README = Path(__file__).with_name("readme.txt")
+"""Text for the folder of a cohort."""
 
 
 PARTICIPANTS, LONGITUDINAL_PARTICIPANTS = 30, 40
@@ -102,7 +86,9 @@ def write_demo_cohort(
             nifti_bytes(severity_map(anatomy.reference_anatomy()), compressed=True)
         )
         scans = "three scans, as everybody has," if longitudinal else "one scan"
-        write_text(folder / "README.txt", README.format(table=FILE_NAME, scans=scans, **settings))
+        write_text(
+            folder / "README.txt", README.read_text(encoding="utf-8").format(table=FILE_NAME, scans=scans, **settings)
+        )
         effects = [effect.record() for effect in planted.EFFECTS]
         write_json(folder / "truth" / "effects.json", {"synthetic": True, "effects": effects})
         # Written last: its presence means that the rest is complete.

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -241,14 +241,6 @@ _DIRECTIONS = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1)
 _NIFTI_PAIR = b"ni1\0"
 
 
-class AnalyzePair(NamedTuple):
-    """The header of a pair, and the affine that is used: 4 x 4, voxel indices to world RAS+ in mm."""
-
-    header: Any
-    affine: np.ndarray
-    is_nifti: bool
-
-
 def is_pair(name: str) -> bool:
     """Whether a file is the image of a pair by its name."""
     return name.lower().endswith(".img")
@@ -278,8 +270,8 @@ def stated_affine(axes: str, shape: tuple[int, ...], zooms: np.ndarray) -> np.nd
     return affine
 
 
-def read_pair(path: Path) -> AnalyzePair | str:
-    """Header and affine of a pair by its image file, or why there are none."""
+def read_pair(path: Path) -> tuple[np.ndarray, bool] | str:
+    """Affine of a pair by its image file, and whether its header is NIfTI; or why it cannot be read."""
     header_file = path.with_name(header_of(path.name))
     for half, name in ((path, "image"), (header_file, "header")):
         if not half.exists():
@@ -306,7 +298,7 @@ def read_pair(path: Path) -> AnalyzePair | str:
         return f"truncated file: {size} bytes of {needed}"
     if is_nifti and (int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0):
         chosen = headers.choose_orientation(header)
-        return AnalyzePair(header, chosen.affine, is_nifti) if isinstance(chosen, headers.Orientation) else chosen
+        return (chosen.affine, is_nifti) if isinstance(chosen, headers.Orientation) else chosen
     zooms = np.asarray(header["pixdim"][1:4], dtype=np.float64)
     low, high = headers.VOXEL_SIZE_MM
     if not np.all((zooms >= low) & (zooms <= high)):  # also where it is not a number
@@ -314,7 +306,7 @@ def read_pair(path: Path) -> AnalyzePair | str:
     axes = AXES.get(path.parent.name)
     if axes is None:
         return f"no orientation is known for images in {path.parent.name}; known are {', '.join(AXES)}"
-    return AnalyzePair(header, stated_affine(axes, header.get_data_shape()[:3], zooms), is_nifti)
+    return stated_affine(axes, header.get_data_shape()[:3], zooms), is_nifti
 
 
 def check_pair(root: Path, image: str, max_voxel_mm: float) -> headers.HeaderFinding:
@@ -331,7 +323,7 @@ def check_pair(root: Path, image: str, max_voxel_mm: float) -> headers.HeaderFin
         return headers.HeaderFinding(f"not a readable pair: {' '.join(str(error).split())[:120]}")
     if isinstance(pair, str):
         return headers.HeaderFinding(pair)
-    return headers.HeaderFinding(headers.thickness_problem(pair.affine, max_voxel_mm))
+    return headers.HeaderFinding(headers.thickness_problem(pair[0], max_voxel_mm))
 
 
 def load_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -339,9 +331,10 @@ def load_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
     pair = read_pair(path)
     if isinstance(pair, str):
         raise BadInputError(f"{path}: {pair}.")
-    kind: Any = nib.Nifti1Pair if pair.is_nifti else nib.AnalyzeImage  # plain Analyze has no scaling
+    affine, is_nifti = pair
+    kind: Any = nib.Nifti1Pair if is_nifti else nib.AnalyzeImage  # plain Analyze has no scaling
     stored = np.asanyarray(kind.from_filename(path).dataobj)
     voxels = stored.reshape(stored.shape[:3])
     if voxels.dtype == np.float64:
         voxels = voxels.astype(np.float32)
-    return voxels.astype(voxels.dtype.newbyteorder("=")), pair.affine
+    return voxels.astype(voxels.dtype.newbyteorder("=")), affine

@@ -16,41 +16,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.run.declared import Form, Table
+from heatlas.pipeline.run.declared import declared
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 STRATUM = "class"
-MEAN_DIFFERENCE, ASSOCIATION = "standardised mean difference", "Cramér's V"
 NUMBERS = ("age",)
 DRAWS = 200
 """Splits drawn for `by_chance`."""
 GAIN = 1e-9
 """Smallest decrease of the imbalance that an exchange is made for; less is rounding."""
 
-BALANCE_COLUMNS = {
-    "variable": "class (or quantile of the number to predict), by which the split is stratified; sex, age, site or "
-    "field_strength of each participant's first labelled scan",
-    "measure": "For age the standardised mean difference: the largest, over folds, between a fold and the others, in "
-    "standard deviations. For categories Cramér's V of the category with the fold: 0 none, 1 complete",
-    "imbalance": "Value of the measure over test folds, or over training, validation and test part of a single split",
-    "by_chance": f"Mean of the measure over {DRAWS} splits that are stratified by class alone",
-    "balanced": "true if the split was balanced for the variable (cohort.balance)",
-    "n_levels": "Categories; n/a for age",
-    "n_participants": "Participants with a value; names with the same RID are one participant",
-}
-SPLIT_BALANCE_TABLE = Table(
-    "split_balance",
-    BALANCE_COLUMNS,
-    "variable",
-    "Are the folds alike in class, sex, age and site?",
-    stage="training",
-    file="split_balance.tsv",
-    forms={"balanced": Form.FLAG},
-    filled=("variable", "measure"),
-    values={"measure": (MEAN_DIFFERENCE, ASSOCIATION)},
-)
+SPLIT_BALANCE_TABLE = declared("split_balance", __file__, draws=DRAWS)
+MEAN_DIFFERENCE, ASSOCIATION = SPLIT_BALANCE_TABLE.values["measure"]
 
 
 def facts_of(scans: Sequence[Scan], person_of: Mapping[str, str]) -> pd.DataFrame:
@@ -138,7 +117,7 @@ def imbalance(values: Floats, fold: Indices, number: bool) -> float:
 def balance_table(
     facts: pd.DataFrame, stratum: Indices, fold: Indices, variables: Sequence[str], rng: np.random.Generator
 ) -> pd.DataFrame:
-    """How alike the folds are in class and in each fact that varies; columns of `BALANCE_COLUMNS`."""
+    """How alike the folds are in class and in each fact that varies; columns of `SPLIT_BALANCE_TABLE`."""
     drawn = np.tile(fold, (DRAWS, 1))
     for number_of_stratum in np.unique(stratum):
         members = stratum == number_of_stratum
@@ -156,7 +135,7 @@ def balance_table(
         by_chance = float(np.mean([imbalance(values, split, number) for split in drawn]))
         is_balanced = name == STRATUM or name in variables
         rows.append((name, measure, difference, by_chance, is_balanced, n_levels, int(column.notna().sum())))
-    return pd.DataFrame(rows, columns=list(BALANCE_COLUMNS)).astype({"n_levels": "Int64"})
+    return SPLIT_BALANCE_TABLE.frame(rows).astype({"n_levels": "Int64"})
 
 
 def balance_sentence(table: pd.DataFrame) -> str:

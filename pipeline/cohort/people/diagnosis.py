@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import NamedTuple
 
 from heatlas.pipeline.cohort.adni.visit_tables import WINDOW_DAYS, VisitRow, days_between
 from heatlas.pipeline.cohort.cells import values
@@ -161,52 +160,49 @@ def cdr_diagnosis(cdr: float | None) -> str | None:
 COURSES = ("sMCI", "pMCI", "rMCI", "uMCI")
 
 
-class _Later(NamedTuple):
-    """Diagnoses after a scan; times in days from the diagnosis at the scan."""
+def _later(
+    history: Sequence[Diagnosis], at: Diagnosis
+) -> tuple[tuple[tuple[float, str], ...], float | None, bool, float | None]:
+    """Diagnoses after a scan, by days from the diagnosis at the scan.
 
-    seen: tuple[tuple[float, str], ...]  # times and diagnoses before any dementia of another cause, in order of time
-    first_ad: float | None  # time of the first AD of these
-    withdrawn: bool  # whether AD was diagnosed but is not the last of these diagnoses: no conversion
-    other: float | None  # time of the first dementia of another cause
-
-
-def _later(history: Sequence[Diagnosis], at: Diagnosis) -> _Later:
+    Those before any dementia of another cause, in order; the day of the first AD of these; whether AD was withdrawn, as
+    it is not the last of these; and the day of the first dementia of another cause.
+    """
     timed = ((_days_after(at, diagnosis), diagnosis.value) for diagnosis in history)
     # Histories sort undated visits last, whatever their months.
     after = sorted(((days, value) for days, value in timed if days is not None and days > 0), key=lambda day: day[0])
     other = next((days for days, value in after if value == OTHER_DEMENTIA), None)
     seen = tuple(day for day in after if other is None or day[0] < other)
     first_ad = next((days for days, value in seen if value == "AD"), None)
-    return _Later(seen, first_ad, first_ad is not None and seen[-1][1] != "AD", other)
+    return seen, first_ad, first_ad is not None and seen[-1][1] != "AD", other
 
 
 def follow_up(history: Sequence[Diagnosis], at: Diagnosis | None) -> FollowUp | None:
     """Time to AD or to the end of follow-up; None unless CN or MCI at the scan, or if AD was withdrawn."""
     if at is None or at.value not in ("CN", "MCI"):
         return None
-    later = _later(history, at)
-    if later.withdrawn:
+    seen, first_ad, withdrawn, other = _later(history, at)
+    if withdrawn:
         return None
-    last = later.other if later.other is not None else later.seen[-1][0] if later.seen else 0.0
-    converted = later.first_ad is not None
-    months = None if later.first_ad is None else round(later.first_ad / values.DAYS_PER_MONTH, 2)
-    return FollowUp(
-        converted, months, round(last / values.DAYS_PER_MONTH, 2), later.other is not None and not converted
-    )
+    last = other if other is not None else seen[-1][0] if seen else 0.0
+    converted = first_ad is not None
+    months = None if first_ad is None else round(first_ad / values.DAYS_PER_MONTH, 2)
+    return FollowUp(converted, months, round(last / values.DAYS_PER_MONTH, 2), other is not None and not converted)
 
 
 def progression(history: Sequence[Diagnosis], at: Diagnosis | None, horizon_months: int) -> str | None:
     """Course of MCI after a scan; None if its diagnosis is not MCI."""
     if at is None or at.value != "MCI":
         return None
-    later, horizon = _later(history, at), horizon_months * values.DAYS_PER_MONTH
+    seen, first_ad, withdrawn, other = _later(history, at)
+    horizon = horizon_months * values.DAYS_PER_MONTH
     end = horizon + WINDOW_DAYS
-    if later.first_ad is not None and later.first_ad <= end:
-        return "uMCI" if later.withdrawn else "pMCI"
-    if later.other is not None and later.other <= end:
+    if first_ad is not None and first_ad <= end:
+        return "uMCI" if withdrawn else "pMCI"
+    if other is not None and other <= end:
         return "uMCI"
-    there = [value for days, value in later.seen if horizon - WINDOW_DAYS <= days <= end]
-    beyond = next((value for days, value in later.seen if days > end), None)
+    there = [value for days, value in seen if horizon - WINDOW_DAYS <= days <= end]
+    beyond = next((value for days, value in seen if days > end), None)
     last = there[-1] if there else beyond
     return {"MCI": "sMCI", "CN": "rMCI"}.get(last or "", "uMCI")
 

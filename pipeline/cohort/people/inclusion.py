@@ -27,40 +27,17 @@ from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
 from heatlas.pipeline.cohort.sharing import Disguise, oldest_shown, words_of
 from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.declared import declarations
+from heatlas.pipeline.run.documents import read_toml
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted, did_you_mean, listed, nearest
 
 IDENTITY = {name: SCAN_COLUMNS[name] for name in ("participant_id", "session_id", "scan_id")}
 
-MEASURES = {
-    "cdrsb": "Clinical Dementia Rating, sum of boxes",
-    "adas11": "ADAS-Cog, 11 items",
-    "adas13": "ADAS-Cog, 13 items",
-    "faq": "Functional Activities Questionnaire",
-    "moca": "Montreal Cognitive Assessment",
-    "ravlt_immediate": "Rey Auditory Verbal Learning Test, immediate recall (sum of five trials)",
-    "logical_memory_delayed": "Logical memory, delayed recall",
-    "abeta": "Amyloid beta 1-42 in cerebrospinal fluid, pg/ml, as the source gives it",
-    "tau": "Total tau in cerebrospinal fluid, pg/ml, as the source gives it",
-    "ptau": "Phosphorylated tau 181 in cerebrospinal fluid, pg/ml, as the source gives it",
-    "amyloid_pet": "Florbetapir (AV45) uptake relative to the cerebellum",
-    "fdg_pet": "FDG uptake in the regions of ADNI's composite",
-    "education": "Years of education",
-    "nwbv": "Volume of the whole brain as a share of the intracranial volume (nWBV of OASIS)",
-}
+_COLUMNS = read_toml(declarations(__file__))
+MEASURES: Mapping[str, str] = _COLUMNS["measures"]
 """Columns that are copied if the source has them."""
-
-TIMES = {
-    "years_since_first_scan": "Years since the participant's first scan in this table, by the months of the sessions, "
-    "failing that by age; n/a if several visits have one age",
-    "converted": "1 if AD was diagnosed after the scan and holds at the last diagnosis (before a dementia of another "
-    "cause), 0 if no AD was diagnosed, n/a if AD was withdrawn; for CN and MCI only",
-    "months_to_conversion": "Months from the diagnosis at the scan to the first of AD; n/a if there was none",
-    "months_followed": "Months from the diagnosis at the scan to the last one (0: none later), the time of censoring "
-    "where converted is 0",
-    "other_dementia": "1 if a dementia of another cause, without AD before it, ended follow-up (a competing event: "
-    "censored there), 0 if not; for CN and MCI only",
-}
+TIMES: Mapping[str, str] = _COLUMNS["times"]
 """Columns computed from sessions and diagnoses."""
 
 IDENTIFYING = frozenset({"rid", "ptid", "imageuid", "imageid", "subject", "subjectid", "siteid", "center", "centre"})

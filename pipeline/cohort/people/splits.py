@@ -25,29 +25,15 @@ from heatlas.pipeline.cohort.people.persons import known_among, same_person
 from heatlas.pipeline.cohort.people.tasks import Task, participant_strata, task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.tables import read_table, require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 
-SPLIT_COLUMNS = {
-    **described("participant_id"),
-    "fold": "Index of the fold",
-    "part": "Role of the participant in this fold: train, validation or test",
-}
-PARTS = ("train", "validation", "test")
-SPLITS_TABLE = Table(
-    "splits",
-    SPLIT_COLUMNS,
-    "participant and fold",
-    "Who trains, selects and tests each network?",
-    stage="training",
-    file="splits.tsv",
-    filled=tuple(SPLIT_COLUMNS),
-    values={"part": PARTS},
-)
+SPLITS_TABLE = declared("splits", __file__)
+PARTS = SPLITS_TABLE.values["part"]
 
 
 @dataclass(frozen=True)
@@ -102,11 +88,11 @@ class Split:
     def read(cls, where: RunLayout | Path) -> Split:
         path, frame = SPLITS_TABLE.path(where), SPLITS_TABLE.read(where)
         require_whole(path)
-        require_filled(path, frame, list(SPLIT_COLUMNS))
+        require_filled(path, frame, list(SPLITS_TABLE.meanings))
         require_numbers(path, frame, ["fold"], whole=True)
         require_known(path, frame, "part", PARTS)
         members: dict[int, dict[str, list[str]]] = {}
-        for person, index, part in frame[list(SPLIT_COLUMNS)].itertuples(index=False):
+        for person, index, part in frame[list(SPLITS_TABLE.meanings)].itertuples(index=False):
             members.setdefault(int(index), {name: [] for name in PARTS})[part].append(person)
         try:
             return cls(tuple(_fold(index, parts) for index, parts in sorted(members.items())))
@@ -198,7 +184,7 @@ def make_split(table: ScanTable, config: CohortConfig, seed: int) -> Split:
 
 
 def split_balance(split: Split, table: ScanTable, config: CohortConfig, seed: int) -> pd.DataFrame:
-    """How alike the test folds are, or the parts of a single split; columns of `BALANCE_COLUMNS`."""
+    """How alike the test folds are, or the parts of a single split; columns of `SPLIT_BALANCE_TABLE`."""
     _, person_of, strata = _people(table, config)
     facts = facts_of(table.labelled, person_of)
     groups = [fold.test for fold in split.folds]

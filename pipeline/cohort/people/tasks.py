@@ -241,7 +241,12 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
     for wanted in config.labels:
         if matched and wanted not in present:
             if read_class(wanted, column):
-                raise BadInputError(_no_number(wanted, settings[wanted], column, list(held.elements())))
+                numbers = [read for value in held if (read := number(value)) is not None]
+                span = f"has numbers from {min(numbers):g} to {max(numbers):g}" if numbers else "has no numbers"
+                raise BadInputError(
+                    f"cohort.{settings[wanted]} = '{wanted}': no scan is in this class; column '{column}' {span}. "
+                    "Correct the contrast."
+                )
             single = [value for value in held if held[value] == 1]
             hidden = {*single} if len(single) > 5 else set()  # such a column is no class, and may name people
             shown = [f"{value} ({counted(held[value], 'scan')})" for value in sorted({*held} - hidden)]
@@ -313,13 +318,6 @@ def _class_of(candidate: Candidate, task: Task) -> str | None:
             if condition.holds(read) if read is not None else read_class(value, task.column) == condition:
                 return name
     return None
-
-
-def _no_number(wanted: str, setting: str, column: str, values: Sequence[str]) -> str:
-    """That no scan is in a class by number, and which numbers there are."""
-    numbers = [read for value in values if (read := number(value)) is not None]
-    there = f"has numbers from {min(numbers):g} to {max(numbers):g}" if numbers else "has no numbers"
-    return f"cohort.{setting} = '{wanted}': no scan is in this class; column '{column}' {there}. Correct the contrast."
 
 
 def unknown_diagnoses(candidates: Sequence[Candidate]) -> list[str]:

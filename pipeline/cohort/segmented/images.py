@@ -20,13 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from heatlas.atlases.regions import Region, RegionTable, freesurfer_names, read_dseg_table, split_side
-from heatlas.pipeline.cohort.bids.dataset import (
-    describe_scan,
-    preference,
-    row_problem,
-    unmatched_notes,
-    with_courses,
-)
+from heatlas.pipeline.cohort.bids import dataset
 from heatlas.pipeline.cohort.bids.derivatives import entities_of, read_sidecar
 from heatlas.pipeline.cohort.candidates import Candidate, InputFiles
 from heatlas.pipeline.cohort.images.files import image_stem
@@ -66,13 +60,13 @@ def read_subjects(
     read = []
     for name, (image, entry) in subjects.items():
         scan = Scan(*(visits.get(name) or visit_of_folder(name)), name, f"{name}/mri/{image}" if image else None)
-        problem = row_problem(scan, tables, name in visits)
+        problem = dataset.row_problem(scan, tables, name in visits)
         problem = problem if image else f"no {' or '.join(BRAINS + HEADS)} in its folder mri"
         rank = (int(LONGITUDINAL in name), HEADS.index(image) if image in HEADS else -1)
-        read.append(describe_scan(scan, tables, entry, rank, problem=problem, criteria=("cross-sectional",)))
-    candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
+        read.append(dataset.describe_scan(scan, tables, entry, rank, problem=problem, criteria=("cross-sectional",)))
+    candidates, table_notes, fact_notes = dataset.with_courses(read, tables, config.mci_horizon_months)
     notes += note_on(bases, "base template", "of the longitudinal stream ignored")
-    return candidates, [*notes, *unmatched_notes(tables, candidates), *table_notes, *fact_notes]
+    return candidates, [*notes, *dataset.unmatched_notes(tables, candidates), *table_notes, *fact_notes]
 
 
 def image_of(names: Collection[str], start_at: str) -> tuple[str, str]:
@@ -111,8 +105,7 @@ _OF_LABELS = ("desc", "label", "seg", "atlas")
 def segmentation_of(input_root: Path, scan: Scan, pattern: str) -> Path | None:
     """The segmentation of a scan with an image, by `RegionsConfig.own_labels`; None if there is none."""
     if pattern:
-        names = {"participant_id": scan.participant_id, "session_id": scan.session_id or "", "name": scan.name}
-        return _first([input_root / pattern.format(**names, scan_id=scan.scan_id)])
+        return _first([input_root / scan.filled_in(pattern)])
     image = input_root / scan.file
     return _first([image.with_name(name) for name in SEGMENTATIONS]) if image.parent.name == "mri" else None
 
@@ -280,7 +273,7 @@ def read_caps(
     for path, match in images.items():
         visit = "_".join(sessions[path])
         scan = Scan(*visits.get(visit, sessions[path]), image_stem(path), path)
-        problem = row_problem(scan, tables, visit in visits)
+        problem = dataset.row_problem(scan, tables, visit in visits)
         sidecar = {}
         if problem is None:
             try:
@@ -288,10 +281,10 @@ def read_caps(
             except ValueError as error:
                 problem = f"unreadable sidecar: {error}"
         entry = "template" if maps else scan.entry
-        rank = (*preference(entities_of(match["entities"]), entry), int(match["crop"] is not None))
-        read.append(describe_scan(scan, tables, entry, rank, sidecar, problem))
-    candidates, table_notes, fact_notes = with_courses(read, tables, config.mci_horizon_months)
-    notes += [*image_notes, *unmatched_notes(tables, candidates, config.kind)]
+        rank = (*dataset.preference(entities_of(match["entities"]), entry), int(match["crop"] is not None))
+        read.append(dataset.describe_scan(scan, tables, entry, rank, sidecar, problem))
+    candidates, table_notes, fact_notes = dataset.with_courses(read, tables, config.mci_horizon_months)
+    notes += [*image_notes, *dataset.unmatched_notes(tables, candidates, config.kind)]
     others = sorted(path for path in files.images if not _OF_CAPS.fullmatch(path) and "/t1_linear/" in path)
     notes += note_on(others, "image", "without a CAPS name ignored", limit=3)
     return candidates, [*notes, *table_notes, *fact_notes]

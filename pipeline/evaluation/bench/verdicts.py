@@ -18,30 +18,13 @@ from heatlas.pipeline.evaluation.bench.table import ALL
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import CASCADE, NO_NETWORK, REAL, SHUFFLED, UNTRAINED
 from heatlas.pipeline.evaluation.scores.localisation import FIRST, LEVEL, NO, PARTLY, UNKNOWN, YES, chance_of_order
-from heatlas.pipeline.run.declared import Form, Table, described
+from heatlas.pipeline.evaluation.tables import declared
 
 MOST_UNUSED = 0.5
 """Largest |evidence| of something unused over that of what is used, of a map that does not mark it."""
 MOST_RIM = 1.0
 """Largest share of the rim over its share of voxels: as of a map that is even everywhere."""
-DISTRACTORS_TABLE = Table(
-    "distractors",
-    {
-        **described("cohort"),
-        "map": "Map, named as in file names; or a map made without a network",
-        "network": "real, or none for a map that needs no network",
-        "distractor": "What it is",
-        "kind": "both classes: a change as large in both; correlated: an untouched region whose intensity goes with "
-        "that of planted ones; marker: a bright spot outside the brain; rim: the surface of the brain",
-        "n_scans": "Positive scans that have it",
-        "ratio": "Mean |density| there over that in planted groups (both classes, correlated); mean |value| there over "
-        "that in true regions (marker); share of |values| over share of voxels (rim)",
-        "limit": "Largest ratio of a map that does not mark it",
-        "marked": "Whether the ratio is above the limit",
-    },
-    "cohort, map and distractor", "Do maps mark what they should not?", stage="evaluation",
-    filled=("cohort", "map", "network", "distractor", "kind"), forms={"map": Form.CODE, "network": Form.CODE},
-)  # fmt: skip
+DISTRACTORS_TABLE = declared("distractors")
 
 
 def distractor_table(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:
@@ -74,45 +57,17 @@ MOST_ALIKE = 0.5
 """Largest rank correlation with the map of another network of a map that tells networks apart."""
 
 _CODES = ("finds", "tells_labels", "follows_parameters", "marks_unused", "marks_rim")
-VERDICTS_TABLE = Table(
+VERDICTS_TABLE = declared(
     "verdicts",
-    {
-        **described("cohort"),
-        "map": "Map, named as in file names; or a map made without a network",
-        **described("method"),
-        "passed": "true: finds, tells_labels and follows_parameters are yes, and marks_unused is not. false: one of "
-        "them has another answer. n/a: it failed nothing, but one of the first three is not known",
-        "n_scans": "Scans explained",
-        "n_undefined": "Scans whose map is 0 everywhere or not finite; a map that is so in all has failed",
-        "finds": f"yes: at least {FOUND_SHARE:.0%} of the planted groups among the first {FIRST} by Hedges' g, and "
-        f"area at least {FOUND_AUROC}; partly: area at least {PARTLY_AUROC}; no; not known without a truth",
-        "hits": f"Planted groups among the first {FIRST} by Hedges' g",
-        **described("n_planted"),
-        "auroc": "Area under the ROC of planted groups by Hedges' g",
-        "tells_labels": f"yes: with labels that say nothing, shuffled_p is at least {LEVEL:g}; without a truth: rank "
-        f"correlation of its map with that by such a network below {MOST_ALIKE}",
-        "n_swaps": "Swaps of labels, each with networks of its own",
-        "shuffled_hits": "hits with labels that say nothing, mean over swaps",
-        "shuffled_auroc": "auroc with labels that say nothing, mean over swaps",
-        "shuffled_p": "Probability that random orders of the groups, one per swap, have as large an area; exact. Hits "
-        "are not judged: where classes differ in the images, groups with disease gather at both ends of the order",
-        "shuffled_spearman": "Rank correlation over voxels of its maps by such networks with those by the true one",
-        "follows_parameters": f"yes: rank correlation with the map of an untrained network below {MOST_ALIKE}",
-        "untrained_spearman": "That rank correlation",
-        "head_spearman": "The same with only the last layer drawn anew",
-        "marks_unused": f"yes: a change that both classes have gets more than {MOST_UNUSED:g} of what the planted one "
-        "gets",
-        "unused_ratio": "That ratio",
-        "marks_rim": f"yes: more at the rim of the brain than a map that is even everywhere ({MOST_RIM:g})",
-        "rim": "Share of |values| at the rim over its share of voxels",
-        "verdict": "The answers in one line",
-        "numbers": "The numbers that they rest on",
-    },
-    "cohort and map", "Which map can be trusted on these data?", stage="evaluation",
-    filled=("cohort", "map", "verdict", *_CODES),
-    values={"finds": (YES, PARTLY, NO, UNKNOWN)} | {name: (YES, NO, UNKNOWN) for name in _CODES[1:]},
-    forms={"map": Form.CODE, **{name: Form.CODE for name in _CODES}},
-)  # fmt: skip
+    FIRST=FIRST,
+    LEVEL=LEVEL,
+    FOUND_SHARE=FOUND_SHARE,
+    FOUND_AUROC=FOUND_AUROC,
+    PARTLY_AUROC=PARTLY_AUROC,
+    MOST_ALIKE=MOST_ALIKE,
+    MOST_UNUSED=MOST_UNUSED,
+    MOST_RIM=MOST_RIM,
+)
 
 
 def verdict_table(evaluation: pd.DataFrame) -> pd.DataFrame:

@@ -186,13 +186,18 @@ def padded_family(
             )
 
     return Family(
-        name, settings, build, smallest, require_fits,
+        name,
+        settings,
+        build,
+        smallest,
+        require_fits,
         described=(lambda _: described) if isinstance(described, str) else described,
         covering_side=lambda side, settings: max(-(-side // step(settings)) * step(settings), smallest(settings)),
         seen_side=lambda side, settings: side // step(settings) * step(settings),
-        refused={**({} if has_attention else NO_ATTENTION), **(refused or {}), **NOT_INHERENT}, needs=needs or {},
+        refused={**({} if has_attention else NO_ATTENTION), **(refused or {}), **NOT_INHERENT},
+        needs=needs or {},
         several_images=several_images,
-    )  # fmt: skip
+    )
 
 
 def dynamic_family(
@@ -219,8 +224,10 @@ def dynamic_family(
     )
     signed = "the features of its last stage may be negative, and the formula needs amounts. Use grad-cam"
     reasons = {
-        **dict.fromkeys(("lrp", "guided-backpropagation", "deeplift"), rules), "cam": head, "smoothgrad": noise,
-        **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), signed), **refused,
-    }  # fmt: skip
+        **dict.fromkeys(("lrp", "guided-backpropagation", "deeplift"), rules),
+        **{"cam": head, "smoothgrad": noise},
+        **dict.fromkeys(("grad-cam++", "xgrad-cam", "opti-cam"), signed),
+        **refused,
+    }
     family = padded_family(name, settings, build, smallest, described, needs=needs, step=step)
     return replace(family, encoding="pair", loss="off-target", refused=reasons)

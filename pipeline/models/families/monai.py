@@ -107,10 +107,8 @@ def resnet(shape: Shape, settings: ResNetConfig, outputs: int, images: int = 1) 
     from monai.networks.nets.resnet import ResNet
 
     blocks = [2 if settings.architecture == "resnet18" else 1] * 4
-    net = ResNet(
-        "basic", blocks, [64, 128, 256, 512], n_input_channels=images, conv1_t_stride=settings.stem_stride,
-        widen_factor=settings.width, num_classes=outputs,
-    )  # fmt: skip
+    stem: dict[str, Any] = {"n_input_channels": images, "conv1_t_stride": settings.stem_stride}
+    net = ResNet("basic", blocks, [64, 128, 256, 512], **stem, widen_factor=settings.width, num_classes=outputs)
     return _staged(stages_of_resnet(net), shape, settings, net)
 
 
@@ -129,10 +127,8 @@ def densenet(shape: Shape, settings: DenseNetConfig, outputs: int, images: int =
     from monai.networks.nets.densenet import DenseNet121
     from torch import nn
 
-    net = DenseNet121(
-        3, images, outputs, init_features=settings.first_channels, growth_rate=settings.growth,
-        dropout_prob=settings.dropout,
-    )  # fmt: skip
+    size: dict[str, Any] = {"init_features": settings.first_channels, "growth_rate": settings.growth}
+    net = DenseNet121(3, images, outputs, **size, dropout_prob=settings.dropout)
     parts = dict(net.features.named_children())
     relu, *head = net.class_layers
     stages = [nn.Sequential(*[parts[name] for name in ("conv0", "norm0", "relu0", "pool0")])]

@@ -27,11 +27,11 @@ from heatlas.pipeline.models.storage import names_in
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
 Meaning = Literal["auto", "logits", "softmax", "log-softmax", "sigmoid"]
-SOFTMAX = (nn.Softmax, nn.LogSoftmax, torch.softmax, torch.log_softmax, F.softmax, F.log_softmax, "softmax",
-           "log_softmax")  # fmt: skip
+_SOFTMAX_CALLS = (torch.softmax, torch.log_softmax, F.softmax, F.log_softmax, "softmax", "log_softmax")
+SOFTMAX = (nn.Softmax, nn.LogSoftmax, *_SOFTMAX_CALLS)
 SIGMOID = (nn.Sigmoid, torch.sigmoid, F.sigmoid, "sigmoid")
-SHAPES = ("view", "reshape", "flatten", "squeeze", "unsqueeze", torch.flatten, torch.reshape, torch.squeeze,
-          torch.unsqueeze, nn.Flatten)  # fmt: skip
+_SHAPE_CALLS = (torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze, nn.Flatten)
+SHAPES = ("view", "reshape", "flatten", "squeeze", "unsqueeze", *_SHAPE_CALLS)
 SMALLEST = 1e-4
 """Probability below which rounding shows in its logarithm, where what made it cannot be taken off."""
 TOLERANCE = 1e-4

@@ -166,19 +166,17 @@ def with_open_attention(graph: fx.Graph) -> None:
 
 
 FUNCTIONS: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
-    F.relu6: (nn.ReLU6, ()), F.leaky_relu: (nn.LeakyReLU, ("negative_slope",)), F.elu: (nn.ELU, ("alpha",)),
-    F.selu: (nn.SELU, ()), F.silu: (nn.SiLU, ()), F.gelu: (nn.GELU, ("approximate",)),
-    F.softplus: (nn.Softplus, ("beta", "threshold")), F.tanh: (nn.Tanh, ()), torch.tanh: (nn.Tanh, ()),
-    "tanh": (nn.Tanh, ()), F.softmax: (nn.Softmax, ("dim",)), torch.softmax: (nn.Softmax, ("dim",)),
-    "softmax": (nn.Softmax, ("dim",)), F.sigmoid: (nn.Sigmoid, ()), torch.sigmoid: (nn.Sigmoid, ()),
-    "sigmoid": (nn.Sigmoid, ()),
-}  # fmt: skip
+    **{F.relu6: (nn.ReLU6, ()), F.selu: (nn.SELU, ()), F.silu: (nn.SiLU, ())},
+    **{F.leaky_relu: (nn.LeakyReLU, ("negative_slope",)), F.elu: (nn.ELU, ("alpha",))},
+    **{F.gelu: (nn.GELU, ("approximate",)), F.softplus: (nn.Softplus, ("beta", "threshold"))},
+    **dict.fromkeys((F.tanh, torch.tanh, "tanh"), (nn.Tanh, ())),
+    **dict.fromkeys((F.softmax, torch.softmax, "softmax"), (nn.Softmax, ("dim",))),
+    **dict.fromkeys((F.sigmoid, torch.sigmoid, "sigmoid"), (nn.Sigmoid, ())),
+}
 """Activations and softmaxes called as functions, the equivalent modules, and their arguments by place."""
-MOVES = (
-    "permute", "transpose", "unsqueeze", "expand", "repeat", "select", "narrow", "swapaxes", "movedim",
-    "roll", "unflatten", "mT", operator.getitem, torch.permute, torch.transpose, torch.unsqueeze, torch.roll,
-    torch.movedim, torch.swapaxes, torch.unflatten,
-)  # fmt: skip
+_MOVES = (torch.permute, torch.transpose, torch.unsqueeze, torch.roll, torch.movedim, torch.swapaxes, torch.unflatten)
+_MOVING = "permute transpose unsqueeze expand repeat select narrow swapaxes movedim roll unflatten mT"
+MOVES = (*_MOVING.split(), operator.getitem, *_MOVES)
 PRODUCTS = (operator.matmul, torch.matmul, torch.bmm, torch.einsum, "matmul", "bmm")
 SUMS = (operator.add, operator.iadd, torch.add, "add")
 TIMES = (operator.mul, operator.imul, torch.mul, "mul")

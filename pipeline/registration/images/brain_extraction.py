@@ -192,13 +192,7 @@ def mask_path(input_root: Path, scan: Scan, pattern: str = "") -> Path:
     `RegistrationConfig.mask_pattern`; empty for the BIDS name beside the scan.
     """
     if pattern:
-        fields = {
-            "participant_id": scan.participant_id,
-            "session_id": scan.session_id or "",
-            "name": scan.name,
-            "scan_id": scan.scan_id,
-        }
-        return input_root / pattern.format(**fields)
+        return input_root / scan.filled_in(pattern)
     image = input_root / (scan.t1w or scan.file)
     return next((path for path in _beside(image) if path.is_file()), _beside(image)[0])
 

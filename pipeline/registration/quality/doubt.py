@@ -9,38 +9,17 @@ from pathlib import Path
 import pandas as pd
 
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.registration.quality.outliers import (
-    MIN_COHORT,
-    OUTLYING,
-    flag_reasons,
-    region_reasons,
-    worst_regions,
-)
-from heatlas.pipeline.registration.quality.sides import DIVIDED_SHARE, MIRRORED_SCORE, Sides
+from heatlas.pipeline.registration.quality import outliers
+from heatlas.pipeline.registration.quality.sides import Sides
 from heatlas.pipeline.run.config.settings import RegistrationConfig
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError, ResumableError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 
-KEEP, DROP = "keep", "drop"
 DROPPED_REASON = "registration in doubt"
-FLAGGED_TABLE = Table(
-    "flagged",
-    {
-        **described("participant_id", "session_id", "scan_id"),
-        "flags": "Why the registration is in doubt",
-        "figure": "The scan under the contours of the template, relative to the run folder",
-        "decision": "For you to fill in: keep or drop",
-    },
-    "scan whose registration is in doubt",
-    'Which scans do you want to keep? Written with flagged = "ask"; fill in the last column.',
-    stage="registration",
-    file="flagged.tsv",
-    filled=("participant_id", "scan_id", "flags"),
-    on_pages=False,
-    values={"decision": (KEEP, DROP)},
-)
+FLAGGED_TABLE = declared("flagged", __file__)
+KEEP, DROP = FLAGGED_TABLE.values["decision"]
 
 
 def decide(
@@ -99,19 +78,6 @@ MIRRORED, AS_OTHERS, NOT_KNOWN = "mirrored", "as the others", "not known: "
 """Values of the column ``sides``; the last is the start of one."""
 MIRRORED_REASON = "looks mirrored left to right"
 
-DOUBT_COLUMNS = {
-    "worst_regions": "Regions in which the scan lies worst on the template, with the correlation there: farthest below "
-    f"the other scans or, among fewer than {MIN_COHORT}, lowest; see region_quality.tsv",
-    "side_score": "Correlation of the asymmetry of the scan with the mean asymmetry of the others; < 0 where left and "
-    f"right may be exchanged; n/a among fewer than {MIN_COHORT} scans",
-    "sides": f"{AS_OTHERS}, or {MIRRORED} (side_score below {MIRRORED_SCORE:g}), or why nothing can be said, as when "
-    f"more than {DIVIDED_SHARE:.0%} differ; if all scans are mirrored, they look alike",
-    "flags": "Why the registration is in doubt: beyond what any adult brain shows, or, among at least "
-    f"{MIN_COHORT} scans, more than {OUTLYING} robust standard deviations from the median on the bad side (in one of "
-    "many regions as rarely); n/a if it is not",
-    "decision": "Decision on a scan in doubt: keep or drop; n/a if there is no doubt or no decision yet",
-}
-
 
 def add_doubt(
     quality: pd.DataFrame,
@@ -122,7 +88,7 @@ def add_doubt(
     decided: bool,
     sides: Sides | None,
 ) -> pd.DataFrame:
-    """Fill in the columns of `DOUBT_COLUMNS`; with ``flagged = "ask"`` also write ``flagged.tsv``.
+    """Fill in the columns on doubt of a registration; with ``flagged = "ask"`` also write ``flagged.tsv``.
 
     `quality` has one row per scan, in the order of `scans`; `regions` is ``region_quality.tsv``. `decided` is False
     while scans are still being registered: the cohort may change, so nothing is decided. `sides` are those of the
@@ -130,8 +96,8 @@ def add_doubt(
     """
     registered = (quality["status"] == "registered").to_numpy()
     good = [scan for scan, fine in zip(scans, registered, strict=True) if fine]
-    reasons = flag_reasons(quality[registered], [scan.age for scan in good])
-    local = region_reasons(regions)
+    reasons = outliers.flag_reasons(quality[registered], [scan.age for scan in good])
+    local = outliers.region_reasons(regions)
     scores: dict[str, float] = {}
     side_of: dict[str, str] = {}
     if sides is not None:
@@ -153,7 +119,7 @@ def add_doubt(
         for scan in good
     }
     decisions = decide(scans, flags, config.flagged, FLAGGED_TABLE.path(layout), figures) if decided else {}
-    worst = worst_regions(regions)
+    worst = outliers.worst_regions(regions)
     rounded = [round(float(scores[scan.name]), 3) if scan.name in scores else None for scan in scans]
     columns = {
         "side_score": pd.Series(rounded, quality.index, dtype=float),

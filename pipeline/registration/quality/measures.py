@@ -19,32 +19,6 @@ THRESHOLD = 1.3
 """In standard deviations of the template brain."""
 
 
-QUALITY_COLUMNS = {
-    "correlation": "Pearson correlation of the registered brain with the template brain inside the template's mask",
-    "normalised_mutual_information": "Normalised mutual information of the same voxels (Studholme et al. 1999), 1 = "
-    "independent, 2 = one determines the other; does not depend on contrast",
-    "dice": "Dice coefficient of the registered brain mask with the template's mask",
-    "min_jacobian": "Smallest Jacobian determinant of the nonlinear warp inside the template's mask; <= 0 = folding",
-    "nonpositive_jacobian_share": "Share of the template's mask where that determinant is <= 0",
-    "affine_residual_mm": "Root mean square displacement of the nonlinear warp inside the template's mask, in mm of "
-    "template space: the residual of the affine map",
-    "rotation_degrees": "Angle of the rotation between template and scan",
-    "scale": "Cube root of the determinant of the affine map template -> scan; > 1 = the head is larger",
-    "scale_x": "Length in the scan of 1 mm of the template from left to right, by the affine map",
-    "scale_y": "Length in the scan of 1 mm of the template from posterior to anterior",
-    "scale_z": "Length in the scan of 1 mm of the template from inferior to superior",
-    "dark_ml": "Largest connected part of the registered brain that is much darker than the template, as fluid is "
-    "relative to tissue, in ml of template space: lesions, holes, gross misregistration",
-    "outside_share": "Share of the registered brain mask that lies outside the template's: eyes, optic nerves and "
-    "skull base of a rough extraction, and what the map leaves over; with template-mask it is set to 0",
-    "t1w_mutual_information": "Normalised mutual information, in the brain, of the image with the T1-weighted one of "
-    "its session, through which it was registered; the numbers before are of that one. Of several such images, the "
-    "worst. n/a for T1-weighted images alone",
-    "t1w_shift_mm": "How far the rigid map from the T1-weighted image to this one moves the middle of the brain",
-    "t1w_rotation_degrees": "Angle of the rotation of that map",
-}
-
-
 def assess(
     brain: np.ndarray,
     mask: np.ndarray,
@@ -55,7 +29,7 @@ def assess(
     linear: np.ndarray,
     voxel_mm: float,
 ) -> dict[str, float]:
-    """`QUALITY_COLUMNS` of one registered scan, on one template grid of voxels of `voxel_mm`.
+    """Columns of ``registration.tsv`` of one registered scan, on one template grid of voxels of `voxel_mm`.
 
     `determinant` (X, Y, Z) is the Jacobian determinant of the warp, `displacement` (X, Y, Z, 3) its displacement in mm,
     and `linear` the 3x3 linear part of the affine map template -> scan.

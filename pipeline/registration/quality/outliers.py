@@ -193,14 +193,14 @@ def region_reasons(table: pd.DataFrame) -> dict[str, list[str]]:
     gross = low & (low.groupby(table["scan_id"]).transform("mean") > GROSS_SHARE)
     far = (table["distance"] < -limit) & (table["correlation"] < WELL_PLACED)
     far &= table["inverse_error_max_mm"].notna() | (far.groupby(table["scan_id"]).transform("mean") > FAR_SHARE)
+    apart = table["inverse_error_max_mm"] > LARGEST_INVERSE_ERROR_MM
+    far_mm = f"{LARGEST_INVERSE_ERROR_MM:g} mm"
+    below = f"below {LOWEST_CORRELATION:g} in more than {GROSS_SHARE:.0%} of the regions"
     for where, column, ascending, words in (
-        (gross, "correlation", True,
-         f"correlation with the template below {LOWEST_CORRELATION:g} in more than {GROSS_SHARE:.0%} of the regions"),
-        (far, "distance", True,
-         "correlation with the template far below the others in a region"),
-        (table["inverse_error_max_mm"] > LARGEST_INVERSE_ERROR_MM, "inverse_error_max_mm", False,
-         f"warp and inverse warp more than {LARGEST_INVERSE_ERROR_MM:g} mm apart in a region"),
-    ):  # fmt: skip
+        (gross, "correlation", True, f"correlation with the template {below}"),
+        (far, "distance", True, "correlation with the template far below the others in a region"),
+        (apart, "inverse_error_max_mm", False, f"warp and inverse warp more than {far_mm} apart in a region"),
+    ):
         shown = "correlation" if column == "distance" else column
         ordered = table[where].sort_values([column, "region"], ascending=[ascending, True])
         for scan_id, rows in ordered.groupby("scan_id"):

@@ -27,7 +27,7 @@ from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.registration.ants_transform import read_affine, read_displacement, read_values
 from heatlas.pipeline.registration.quality.outliers import region_distances
 from heatlas.pipeline.registration.quality.sides import write_asymmetry
-from heatlas.pipeline.run.declared import Table, described
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs, run_step
@@ -128,27 +128,7 @@ MARGIN_MM = 4.0
 """Added around a region for the correlation. Rank correlation with the Dice of manual labels, within regions over ten
 OASIS brains at 2 mm: 0.29 without margin, 0.39, 0.40, 0.39 and 0.39 with 2, 4, 6 and 8 mm."""
 
-REGION_QUALITY_TABLE = Table(
-    "region_quality",
-    {
-        **described("participant_id", "session_id", "scan_id", "region", "name", "hemisphere", "group"),
-        "voxels": "Voxels of the region on the grid of this run",
-        "correlation": "Pearson correlation of the registered brain with the template brain in the region and "
-        f"{MARGIN_MM:g} mm around it; n/a for a region without a voxel",
-        "inverse_error_mean_mm": "Mean distance over the region between a point and its image under warp and inverse "
-        "warp; n/a for images registered by other software",
-        "inverse_error_max_mm": "Largest such distance in the region",
-        "min_jacobian": "Smallest Jacobian determinant of the nonlinear warp in the region",
-        "jacobian_p01": "1st percentile of that determinant over the region",
-        "jacobian_p99": "99th percentile of that determinant over the region",
-        "distance": "Deviation of the correlation from the cohort: robust standard deviations of its Fisher transform "
-        "from the region's median, minus the scan's median over regions; < 0 is worse; n/a in small cohorts",
-    },
-    "scan and region",
-    "Does each scan lie on the template in each region?",
-    stage="registration",
-    on_pages=False,
-)
+REGION_QUALITY_TABLE = declared("region_quality", __file__, margin_mm=MARGIN_MM)
 SCAN_QUALITY_TABLE = REGION_QUALITY_TABLE.without("participant_id", "session_id", "scan_id", "distance")
 
 

@@ -21,6 +21,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -37,7 +38,6 @@ from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, Perm
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.requested import Biomarker, biomarker_of, own_volume_note
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
-from heatlas.pipeline.statistics.tables import declared
 
 PARTIAL: Mapping[str, Method] = {"partial": "pearson", "partial spearman": "spearman"}
 METHODS: Mapping[str, Method] = {"pearson": "pearson", "spearman": "spearman", **PARTIAL}
@@ -51,7 +51,7 @@ SMALL_CLASS = (
 )
 """Caveat by the sizes of the classes: so few people do not show how much they vary (docs/benchmarks/statistics.md)."""
 
-ASSOCIATIONS_TABLE = declared("associations")
+ASSOCIATIONS_TABLE = declared("associations", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,6 @@ class ParticipantValues:
 
 
 def associations_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``associations``: a row per biomarker, group of scans, estimator, map, bilateral group and metric."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.associations.metrics)
     blocks = []
@@ -226,11 +225,10 @@ AUTO = "auto"
 FALLBACKS = ("hippocampus/tiv", "hippocampus", "nwbv", "mmse")
 """What ``biomarker = "auto"`` stands for: the first that any explained scan has; volumes before scores."""
 EXCHANGED = "residuals of participants given the covariates (Freedman-Lane)"
-PRIMARY_TABLE = declared("primary")
+PRIMARY_TABLE = declared("primary", __file__)
 
 
 def primary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``primary``: one row, with the reason in its note if it cannot be computed."""
     asked = inputs.config.statistics.primary
     name = asked.map or next(iter((*inputs.values.evidence, *inputs.values.maps)), None)
     usual = "sum" if name in inputs.values.evidence else "share"

@@ -23,6 +23,7 @@ import pandas as pd
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices
@@ -48,7 +49,6 @@ from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add
 from heatlas.pipeline.statistics.linear.studentised import critical_values
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import sign_flips
-from heatlas.pipeline.statistics.tables import declared
 
 REGION = "Hippocampus"
 VOLUME = "hippocampus_mm3"
@@ -62,8 +62,8 @@ SKEWED = (
     "Pearson's r misses up to 11 %; that of Spearman's does not"
 )
 
-VOLUME_ASSOCIATION_TABLE = declared("volume_association")
-VOLUME_POINTS_TABLE = declared("volume_points")
+VOLUME_ASSOCIATION_TABLE = declared("volume_association", __file__)
+VOLUME_POINTS_TABLE = declared("volume_points", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,12 @@ def volume_association(
                 note = _note(rows_of_map, with_both, column, has_region)
                 # One random stream per volume and unit: all maps and both estimators share permutations.
                 rng = generator(seed, "statistics", "volume_association", volume, unit)
-                pairs, why = _pairs(with_both, column, settings.fold_effect)
+                codes, _ = participant_codes(with_both["participant_id"].tolist())
+                fold, why = np.zeros(0, np.intp), None
+                if len(with_both):
+                    fold, why = fold_of_participants(with_both, settings.fold_effect)
+                volume_of, relevance_of = (with_both[name].to_numpy(float) for name in (column, "relevance_sum"))
+                pairs = VolumePairs(volume_of, relevance_of, codes, fold[codes])
                 rows += [
                     {"map": name, "volume": volume, "unit": unit} | row
                     for row in _rows(pairs, unit, joined(note, why), settings, rng)
@@ -143,19 +148,11 @@ def volume_association(
 
 
 def volume_association_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``volume_points`` and ``volume_association``."""
     values, settings = inputs.values, inputs.config.statistics
     points = volume_points(values, inputs.scans)
     true = points[points["outcome"] == "TP"]
     table = volume_association(true, values.maps, REGION in values.groups, settings, inputs.seed)
     return {"volume_points": inputs.as_named(points), "volume_association": table}
-
-
-def _pairs(rows: pd.DataFrame, column: str, hold: bool) -> tuple[VolumePairs, str | None]:
-    """The points, and why they are not adjusted for fold if they should be."""
-    codes, _ = participant_codes(rows["participant_id"].tolist())
-    fold, why = fold_of_participants(rows, hold) if len(rows) else (np.zeros(0, np.intp), None)
-    return VolumePairs(rows[column].to_numpy(float), rows["relevance_sum"].to_numpy(float), codes, fold[codes]), why
 
 
 def _note(rows: pd.DataFrame, with_both: pd.DataFrame, column: str, has_region: bool) -> str | None:

@@ -18,6 +18,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -37,18 +38,7 @@ from heatlas.pipeline.statistics.performance.classification import (
     participants_of,
     weighted_auc_within,
 )
-from heatlas.pipeline.statistics.resampling.bootstrap import (
-    AS_IT_IS,
-    FISHER,
-    LOGIT,
-    NO_INTERVAL,
-    Intervals,
-    ratio,
-    scaled_intervals,
-    strata_of,
-    with_exact_shares,
-)
-from heatlas.pipeline.statistics.tables import declared
+from heatlas.pipeline.statistics.resampling import bootstrap
 
 MEASURES = ("auc", "balanced_accuracy", "sensitivity", "specificity", "brier", "probability_less_share")
 AREA_NOTE = "area of the run within folds (a network and its own test people), of the new cohort over all scans"
@@ -61,8 +51,8 @@ ATTENUATED = (
 )
 """What a rank correlation of estimated sizes cannot show (docs/benchmarks/statistics.md)."""
 
-EXTERNAL_TABLE = declared("external_validation")
-EXTERNAL_CALIBRATION_TABLE = declared("external_calibration")
+EXTERNAL_TABLE = declared("external_validation", __file__)
+EXTERNAL_CALIBRATION_TABLE = declared("external_calibration", __file__)
 
 
 def external_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
@@ -95,7 +85,7 @@ class Cohorts:
 
 
 def _row(part: str, measure: str, n: tuple[int, int], **values: Any) -> dict[str, Any]:
-    nothing: dict[str, Any] = dict.fromkeys(EXTERNAL_TABLE.meanings) | {"interval": NO_INTERVAL}
+    nothing: dict[str, Any] = dict.fromkeys(EXTERNAL_TABLE.meanings) | {"interval": bootstrap.NO_INTERVAL}
     return nothing | {"part": part, "measure": measure, "label": TOTAL, "n_run": n[0], "n_new": n[1]} | values
 
 
@@ -104,8 +94,6 @@ def square_and_add(new: Sequence[Any], run: Sequence[Any]) -> tuple[Any, Any]:
 
     Stat Med 17:873, method 10; of other numbers than shares Zou & Donner 2008, Stat Med 27:1693.
 
-    Examples
-    --------
     >>> low, high = square_and_add((0.8, 0.6913, 0.8775), (0.6, 0.4904, 0.7004))  # 56 of 70 and 48 of 80, by Wilson
     >>> round(float(low), 3), round(float(high), 3)
     (0.052, 0.334)
@@ -135,7 +123,7 @@ def _performance(both: Cohorts) -> list[dict[str, Any]]:
 
 def _measure(
     frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator
-) -> tuple[Floats, Intervals, int, int]:
+) -> tuple[Floats, bootstrap.Intervals, int, int]:
     """`MEASURES` of a cohort, their intervals, its number of people, and that of the smaller class.
 
     Areas and balanced accuracies of 1 have the exact interval of a share of the people of the smaller class, since
@@ -149,14 +137,16 @@ def _measure(
         of_scans = weights[:, codes]
         values_of = metrics(target, predicted, probability, of_scans)
         values_of["auc"] = weighted_auc_within(target, probability, frame["fold"].to_numpy(), of_scans)
-        values_of["probability_less_share"] = ratio(of_scans @ (probability - target), of_scans.sum(axis=1))
+        values_of["probability_less_share"] = bootstrap.ratio(of_scans @ (probability - target), of_scans.sum(axis=1))
         return np.stack([values_of[name] for name in MEASURES], axis=1)
 
     values = measures(np.ones((1, len(names))))[0]
-    scales = [AS_IT_IS if name == "probability_less_share" else LOGIT for name in MEASURES]
-    intervals = scaled_intervals(measures, strata, scales, Resampling.draws(settings, rng))
+    scales = [bootstrap.AS_IT_IS if name == "probability_less_share" else bootstrap.LOGIT for name in MEASURES]
+    intervals = bootstrap.scaled_intervals(measures, strata, scales, Resampling.draws(settings, rng))
     people = [len(np.unique(codes[target == side])) for side in (0, 1)]
-    intervals = with_exact_shares(intervals, {i: (float(values[i]), min(people)) for i in (0, 1)}, settings.confidence)
+    intervals = bootstrap.with_exact_shares(
+        intervals, {i: (float(values[i]), min(people)) for i in (0, 1)}, settings.confidence
+    )
     for i, n in ((2, people[1]), (3, people[0])):
         if n:
             bounds = proportion_confint(values[i] * n, n, 1 - settings.confidence, "wilson")
@@ -184,7 +174,7 @@ class _People:
 
     @property
     def strata(self) -> Indices:
-        return strata_of(self.fold, self.is_first.astype(np.intp))
+        return bootstrap.strata_of(self.fold, self.is_first.astype(np.intp))
 
     def weighted_g(self, weights: Floats) -> Floats:
         return weighted_g(self.values, self.is_first, self.fold, weights)
@@ -250,7 +240,7 @@ def agreement_over_regions(
         apart = np.split(weights, [len(people[0].fold)], axis=1)
         return rank_correlation(*(cohort.weighted_g(w) for cohort, w in zip(people, apart, strict=True)))[:, None]
 
-    intervals = scaled_intervals(agreement, strata, [FISHER], Resampling.draws(settings, rng))
+    intervals = bootstrap.scaled_intervals(agreement, strata, [bootstrap.FISHER], Resampling.draws(settings, rng))
     return {"estimate": float(agreement(np.ones((1, len(strata))))[0, 0]), **intervals.row()}
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -24,7 +25,6 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import RelevanceValues, participant_codes, participant_means
 from heatlas.pipeline.statistics.linear.permutations import p_value
-from heatlas.pipeline.statistics.tables import declared
 
 AT_ONCE = 500
 """Permutations per chunk; bounds memory (500 x 5 rankings x 68 regions: 1.4 MB)."""
@@ -45,8 +45,6 @@ class Agreement:
 def kendall_w(values: Floats) -> float:
     """Kendall's W of k rankings by values (k, n), corrected for ties; NaN if a ranking is constant.
 
-    Examples
-    --------
     >>> kendall_w(np.array([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]))
     1.0
     """
@@ -97,7 +95,7 @@ def _spread(ranks: Floats) -> Floats:
 
 METRICS = ("sum", "density")
 
-RANKING_AGREEMENT_TABLE = declared("ranking_agreement")
+RANKING_AGREEMENT_TABLE = declared("ranking_agreement", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +118,6 @@ def ranking_agreement_tables(inputs: StatisticsInputs) -> pd.DataFrame:
 
 
 def agreement_table(rankings: Iterator[Rankings], settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """One row per set of rankings; columns of `RANKING_AGREEMENT_TABLE`."""
     table = RANKING_AGREEMENT_TABLE.frame(_row(pair, settings, seed) for pair in rankings)
     return table.astype(dict.fromkeys(("n_regions", "top", "n_permutations"), "Int64"))
 

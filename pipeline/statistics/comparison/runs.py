@@ -22,20 +22,15 @@ from statsmodels.stats.multitest import multipletests
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.documents import known_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
-from heatlas.pipeline.statistics.comparison.rankings import (
-    METRICS,
-    Rankings,
-    agreement_table,
-    mean_over_people,
-    populations,
-)
+from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
+from heatlas.pipeline.statistics.comparison import rankings
 from heatlas.pipeline.statistics.data.inputs import renamed
 from heatlas.pipeline.statistics.data.values import RelevanceValues, joined
 from heatlas.pipeline.statistics.resampling.bootstrap import (
@@ -45,14 +40,13 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     strata_of,
     weighted_mean,
 )
-from heatlas.pipeline.statistics.tables import declared
 
 MIN_PARTICIPANTS = 2
 """Fewer shared participants are refused."""
 ALIKE = "both are right and wrong about the same participants"
 
 
-MCNEMAR_TABLE = declared("mcnemar")
+MCNEMAR_TABLE = declared("mcnemar", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +131,6 @@ def votes(run: Run, scans: Sequence[str]) -> pd.Series:
 
 
 def mcnemar_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
-    """All pairs of runs; `MCNEMAR_TABLE`."""
     voted = {run.name: votes(run, scans) for run in runs}
     rows = [
         _pair(a, b, voted[a.name].to_numpy(bool), voted[b.name].to_numpy(bool), len(scans), seed)
@@ -190,40 +183,39 @@ def atlases_note(runs: Sequence[Run]) -> str | None:
 
 def run_agreement_table(runs: Sequence[Run], scans: Sequence[str], seed: int) -> pd.DataFrame:
     """Agreement of region rankings between runs, for each map in all of them; settings of the first run."""
-    return agreement_table(_rankings(runs, scans), runs[0].config.statistics, seed)
+    return rankings.agreement_table(_rankings(runs, scans), runs[0].config.statistics, seed)
 
 
-def _rankings(runs: Sequence[Run], scans: Sequence[str]) -> Iterator[Rankings]:
+def _rankings(runs: Sequence[Run], scans: Sequence[str]) -> Iterator[rankings.Rankings]:
     first = runs[0].values
     explained = set(scans).intersection(*(run.values.scans["scan_id"] for run in runs))
     maps = [name for name in first.maps if all(name in run.values.maps for run in runs)]
     groups = [name for name in first.groups if all(name in run.values.groups for run in runs)]
     lost = len(set().union(*(run.values.groups for run in runs))) - len(groups)
     note = joined(atlases_note(runs), f"{counted(lost, 'region')} missing in a run left out" if lost else None)
-    for population, chosen in populations(first.scans["target"].to_numpy(float)).items():
+    for population, chosen in rankings.populations(first.scans["target"].to_numpy(float)).items():
         rows = first.scans[chosen & first.scans["scan_id"].isin(explained).to_numpy(bool)]
         ids, people = set(rows["scan_id"]), rows["participant_id"].nunique()
-        for metric in METRICS:
+        for metric in rankings.METRICS:
             for map_name in maps:
                 means = {run.name: _means(run.values, ids, metric, map_name, groups) for run in runs}
-                yield Rankings("runs", map_name, metric, population, means, people, len(rows), note)
+                yield rankings.Rankings("runs", map_name, metric, population, means, people, len(rows), note)
 
 
 def _means(values: RelevanceValues, ids: set[str], metric: str, map_name: str, groups: Sequence[str]) -> Floats:
     """Mean of each group over the participants of the scans named."""
-    means = mean_over_people(values, metric, values.scans["scan_id"].isin(ids).to_numpy(bool))
+    means = rankings.mean_over_people(values, metric, values.scans["scan_id"].isin(ids).to_numpy(bool))
     chosen: Floats = means[values.maps.index(map_name), [values.groups.index(name) for name in groups]]
     return chosen
 
 
-RUNS_TABLE = declared("family_comparison")
-MAPS_TABLE = declared("map_comparison")
-MAP_AGREEMENT_TABLE = declared("map_agreement")
+RUNS_TABLE = declared("family_comparison", __file__)
+MAPS_TABLE = declared("map_comparison", __file__)
+MAP_AGREEMENT_TABLE = declared("map_agreement", __file__)
 UNMEASURED = "no scores of maps: run heatlas evaluate on this run"
 
 
 def run_table(runs: Sequence[tuple[Run, RunLayout]], scans: Sequence[str], seed: int) -> pd.DataFrame:
-    """One row per run; `RUNS_TABLE`."""
     return RUNS_TABLE.frame([_run_row(run, layout, scans, seed) for run, layout in runs])
 
 
@@ -232,7 +224,9 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
     right = table["outcome"].isin(["TP", "TN"]).to_numpy().astype(np.float64)
     codes, people = pd.factorize(table["participant_id"].to_numpy(object))
     positive = table["target"].to_numpy(float) == 1
-    sides = [_per_person(codes, right, side) for side in (positive, ~positive)]
+    of_class, n = (positive, ~positive), len(people)  # right scans, and all, of each person in a class
+    hits = [np.bincount(codes[side], right[side], n) for side in of_class]
+    sides = list(zip(hits, (np.bincount(codes[side], minlength=n).astype(float) for side in of_class), strict=True))
 
     def statistic(weights: Floats) -> Floats:
         shares = [weights @ hit / (weights @ count) for hit, count in sides]
@@ -250,13 +244,6 @@ def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> di
     else:
         row["note"] = joined(row.get("note"), "only one class among the scans of all runs")
     return row
-
-
-def _per_person(codes: Indices, right: Floats, side: Flags) -> tuple[Floats, Floats]:
-    """Right scans and scans of a class, of each person."""
-    n = int(codes.max()) + 1
-    count = np.bincount(codes[side], minlength=n).astype(float)
-    return np.bincount(codes[side], right[side], n).astype(float), count
 
 
 def _costs(run: Run, layout: RunLayout) -> dict[str, Any]:
@@ -283,7 +270,6 @@ def _entry(path: Path, name: str) -> float | None:
 
 
 def map_table(runs: Sequence[tuple[Run, RunLayout]]) -> pd.DataFrame:
-    """One row per run and map; `MAPS_TABLE`."""
     rows = [row for run, layout in runs for row in _map_rows(run, layout)]
     return MAPS_TABLE.frame(rows).astype({"passed": "boolean"})
 
@@ -341,7 +327,7 @@ def _means_of_positive(run: Run, explained: set[str], groups: Sequence[str]) -> 
     """Mean densities (maps, groups) over participants of the positive class, and how many they are."""
     values = run.values
     chosen = (values.scans["target"].to_numpy(float) == 1) & values.scans["scan_id"].isin(explained).to_numpy(bool)
-    means = mean_over_people(values, "density", chosen)
+    means = rankings.mean_over_people(values, "density", chosen)
     places = [values.groups.index(name) for name in groups]
     return means[:, places], values.scans["participant_id"][chosen].nunique()
 

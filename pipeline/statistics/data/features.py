@@ -25,13 +25,7 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import first_visits
 from heatlas.pipeline.statistics.data.values import RelevanceValues
-from heatlas.pipeline.statistics.linear.design import (
-    ALWAYS_CATEGORIES,
-    ARITHMETIC,
-    columns_of,
-    new_direction,
-    split_terms,
-)
+from heatlas.pipeline.statistics.linear import design
 
 Mask = Flags
 
@@ -105,10 +99,8 @@ def region_features(values: RelevanceValues, volumes: pd.DataFrame) -> list[Regi
     return sources
 
 
-TELL_THE_CLASS = (
-    "label", "target", "diagnosis", "progression", "course", "logit_negative", "logit_positive", "probability",
-    "predicted", "outcome", "fold",
-)  # fmt: skip
+_OF_CLASS = ("label", "target", "diagnosis", "progression", "course")
+TELL_THE_CLASS = (*_OF_CLASS, "logit_negative", "logit_positive", "probability", "predicted", "outcome", "fold")
 """Columns that contain or derive from the class of a scan."""
 
 _OTHERS = "everything_else"
@@ -137,11 +129,13 @@ class CovariateColumns:
         column.
         """
         terms, variables = _read(formula, list(map(str, training.columns)))
-        terms = [term for term in terms if not set(columns_of(term, variables)) & set(without)]
-        variables = tuple(name for name in variables if any(name in columns_of(term, variables) for term in terms))
+        terms = [term for term in terms if not set(design.columns_of(term, variables)) & set(without)]
+        variables = tuple(
+            name for name in variables if any(name in design.columns_of(term, variables) for term in terms)
+        )
         table = _plain(training, variables)
         unknown = [name for name in variables if table[name].isna().all()]
-        terms = [term for term in terms if not set(columns_of(term, variables)) & set(unknown)]
+        terms = [term for term in terms if not set(design.columns_of(term, variables)) & set(unknown)]
         variables = tuple(name for name in variables if name not in unknown)
         dropped = dict.fromkeys(unknown, "unknown for all participants")
         complete = table.loc[table[list(variables)].notna().all(axis=1), list(variables)]
@@ -149,7 +143,7 @@ class CovariateColumns:
             return cls(formula, variables, (), dropped, {}, None)
         try:
             matrix: Any = Formula(["1", *terms]).get_model_matrix(
-                complete, na_action="ignore", context=dict(ARITHMETIC)
+                complete, na_action="ignore", context=dict(design.ARITHMETIC)
             )
         except (FormulaicError, ValueError, TypeError) as error:
             reason = str(error).splitlines()[0]
@@ -172,7 +166,7 @@ class CovariateColumns:
         columns = np.full((len(frame), len(self.names)), np.nan)
         usable = np.array([reason is None for reason in reasons], dtype=bool)
         if self.names and usable.any():
-            made: Any = self.spec.get_model_matrix(table[usable], na_action="ignore", context=dict(ARITHMETIC))
+            made: Any = self.spec.get_model_matrix(table[usable], na_action="ignore", context=dict(design.ARITHMETIC))
             columns[usable] = pd.DataFrame(made)[list(self.names)].to_numpy(float)
             for row in np.flatnonzero(usable & ~np.isfinite(columns).all(axis=1)).tolist():
                 reasons[row] = f"{self.formula} has no finite value"
@@ -208,11 +202,10 @@ def _read(formula: str, columns: list[str]) -> tuple[list[Any], tuple[str, ...]]
     if "~" in formula:
         raise BadInputError(f"formula {formula!r}: covariates have no left-hand side. Remove everything up to ~.")
     try:  # `split_terms` needs a tested term; in front, since at the end it would complete ``age +``
-        terms = split_terms(f"{_OTHERS} + {formula}", _OTHERS, [*columns, _OTHERS])
+        _, covariates, named = design.split_terms(f"{_OTHERS} + {formula}", _OTHERS, [*columns, _OTHERS])
     except BadInputError as error:
         raise BadInputError(str(error).replace(f"{_OTHERS} + ", "").replace(f", {_OTHERS}", "")) from error
-    read = set(terms.columns)
-    return [term for term in terms.nuisance if term.degree], tuple(name for name in columns if name in read)
+    return [term for term in covariates if term.degree], tuple(name for name in columns if name in named)
 
 
 def _plain(frame: pd.DataFrame, variables: Sequence[str]) -> pd.DataFrame:
@@ -220,7 +213,7 @@ def _plain(frame: pd.DataFrame, variables: Sequence[str]) -> pd.DataFrame:
     table = {}
     for name in variables:
         column = frame[name]
-        if pd.api.types.is_numeric_dtype(column) and name not in ALWAYS_CATEGORIES:
+        if pd.api.types.is_numeric_dtype(column) and name not in design.ALWAYS_CATEGORIES:
             table[name] = column.astype(float).where(np.isfinite(column.astype(float)))
         elif pd.api.types.is_numeric_dtype(column):
             table[name] = column.astype(float).map(code_text, na_action="ignore").astype(object)
@@ -246,7 +239,7 @@ def _independent(matrix: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, str]]
     dropped: dict[str, str] = {}
     basis = np.full((len(matrix), 1), 1 / np.sqrt(len(matrix)))
     for name in [str(column) for column in matrix.columns if column != "Intercept"]:
-        direction = new_direction(matrix[name].to_numpy(float), basis)
+        direction = design.new_direction(matrix[name].to_numpy(float), basis)
         if direction is None:
             constant = np.ptp(matrix[name].to_numpy(float)) == 0
             dropped[name] = "constant" if constant else "collinear with the other covariates"

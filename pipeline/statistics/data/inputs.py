@@ -40,10 +40,8 @@ NOT_FACTS = frozenset({"image", "entry", "kept", "reason", "location"})
 """Fields of a scan that do not describe the person or the visit."""
 TEST_COLUMNS = ("fold", "target")
 """Columns that only out-of-fold predictions have; their names have other meanings in other tables."""
-_NUMBERS = (
-    "age", "field_strength", "apoe4", "mmse", "cdr", "tiv_mm3", "hippocampus_mm3", "hippocampus_left_mm3",
-    "hippocampus_right_mm3",
-)  # fmt: skip
+_VOLUMES = ("tiv_mm3", "hippocampus_mm3", "hippocampus_left_mm3", "hippocampus_right_mm3")
+_NUMBERS = ("age", "field_strength", "apoe4", "mmse", "cdr", *_VOLUMES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,13 +218,11 @@ def without_contradictions(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], tup
 
 def files_read(layout: RunLayout) -> list[Path]:
     """Files that the statistics depend on; not all of them exist in every run."""
-    return [
-        table.path(layout) for table in (
-            SCANS_TABLE, CLINICAL_TABLE, SPLITS_TABLE, VOLUMES_TABLE, PREDICTIONS_TABLE, PREDICTIONS_REPEATS_TABLE,
-            PREDICTIONS_BASELINES_TABLE, RELEVANCE_BILATERAL_TABLE, RELEVANCE_AUDIT_TABLE, IMAGE_REGIONS_TABLE,
-            PREDICTIONS_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE,
-        )
-    ]  # fmt: skip
+    of_cohort = (SCANS_TABLE, CLINICAL_TABLE, SPLITS_TABLE, VOLUMES_TABLE)
+    predictions = (PREDICTIONS_TABLE, PREDICTIONS_REPEATS_TABLE, PREDICTIONS_BASELINES_TABLE)
+    of_regions = (RELEVANCE_BILATERAL_TABLE, RELEVANCE_AUDIT_TABLE, IMAGE_REGIONS_TABLE)
+    applied = (PREDICTIONS_APPLIED_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE)
+    return [table.path(layout) for table in (*of_cohort, *predictions, *of_regions, *applied)]
 
 
 def read_inputs(

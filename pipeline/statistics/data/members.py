@@ -308,14 +308,10 @@ def one_value_per_participant(column: pd.Series, participants: pd.Series, is_cat
         column = column.map(code_text, na_action="ignore")
     values = column.astype(object).where(column.notna(), None)
     chosen = {
-        person: _most_frequent([value for value in of_one if value is not None])
+        person: max(known, key=known.count) if (known := [value for value in of_one if value is not None]) else None
         for person, of_one in values.groupby(people)
     }
     return pd.Series([chosen[person] for person in people], index=column.index, dtype=object)
-
-
-def _most_frequent(values: Sequence[str]) -> str | None:
-    return max(values, key=list(values).count) if values else None
 
 
 def _order_levels(variable: str, of_scan: pd.Series, order: Sequence[str], is_banded: bool) -> Levels:
@@ -340,8 +336,6 @@ def _cut_into_bands(variable: str, values: pd.Series, bounds: Sequence[float]) -
 def _round_bounds(bounds: Sequence[float]) -> list[str]:
     """Bounds rounded to a hundredth of the order of the smallest step between them.
 
-    Examples
-    --------
     >>> _round_bounds([71.1633, 75.7]), _round_bounds([1400049.96, 1400100.0])
     (['71.16', '75.7'], ['1400050', '1400100'])
     """

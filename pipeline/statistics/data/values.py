@@ -21,12 +21,11 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_network_volume
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.declared import TEXTS, Form, Table
+from heatlas.pipeline.run.declared import TEXTS, Form, Table, declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
-from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.images import standardised
 
 OUTCOMES = ("TP", "FP", "TN", "FN")
@@ -116,8 +115,6 @@ def participant_codes(participants: Sequence[str]) -> tuple[Indices, list[str]]:
 def participant_means(values: Floats, codes: Indices) -> Floats:
     """Mean of values (rows, ...) over each participant's rows (codes 0..P-1), without NaN rows; NaN if there are none.
 
-    Examples
-    --------
     >>> participant_means(np.array([1.0, 3.0, 10.0]), np.array([0, 0, 1])).tolist()
     [2.0, 10.0]
     """
@@ -170,8 +167,6 @@ def kinds_of(columns: pd.DataFrame) -> list[str]:
 def with_shares(relevance: pd.DataFrame) -> pd.DataFrame:
     """Add ``share`` (see `shares`) to a table of all groups of each scan and map; NaN for groups without a voxel.
 
-    Examples
-    --------
     >>> table = pd.DataFrame({"scan_id": "s", "map": "gb", "sum": [3.0, -1.0, 0.0], "n_voxels": [9, 9, 0]})
     >>> with_shares(table)["share"].tolist()
     [0.75, -0.25, nan]
@@ -191,8 +186,6 @@ def shares(sums: Floats) -> Floats:
     Absolute, since positive and negative relevance would cancel for beta > 0. `sums` (..., groups): NaN without a
     voxel.
 
-    Examples
-    --------
     >>> shares(np.array([3.0, -1.0, np.nan])).tolist()
     [0.75, -0.25, nan]
     """
@@ -207,7 +200,7 @@ MEASURES = (INTENSITY, LOG_JACOBIAN)
 NO_CHANGE = 1e-6
 """Standard deviation of a log-Jacobian below which the registration was affine."""
 
-IMAGE_REGIONS_TABLE = declared("image_regions")
+IMAGE_REGIONS_TABLE = declared("image_regions", __file__)
 
 
 def measure_images(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> bool:
@@ -277,8 +270,6 @@ def numbers_of(table: Table) -> list[str]:
 def untested(table: Table, **known: object) -> pd.DataFrame:
     """One row of a table where nothing could be tested: no number, nobody tested, no interval, no family, but `known`.
 
-    Examples
-    --------
     >>> table = Table("made", {"variable": "", "estimate": "", "n_scans": "", "exact": "", "interval": ""}, "row", "")
     >>> untested(table, variable="age").iloc[0].to_dict()
     {'variable': 'age', 'estimate': nan, 'n_scans': 0, 'exact': False, 'interval': 'none'}
@@ -309,8 +300,6 @@ def family_of(p: Floats | pd.Series, tests: str) -> str:
 def joined(*parts: object) -> str | None:
     """Join remarks by semicolons, without None, NaN and repetitions; None if there are none.
 
-    Examples
-    --------
     >>> joined("two scans left out", None, float("nan"), "one site")
     'two scans left out; one site'
     >>> joined(None) is None

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -40,16 +41,14 @@ from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, Perm
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP, OF_RANKS, caveats_of_groups
-from heatlas.pipeline.statistics.tables import declared
 
 MIN_PER_GROUP = 2
 NO_VALUE = "no value in any participant: no voxel on this grid, or no reference for the gain"
 
-GROUP_COMPARISONS_TABLE = declared("group_comparisons")
+GROUP_COMPARISONS_TABLE = declared("group_comparisons", __file__)
 
 
 def comparisons_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``group_comparisons``: a row per comparison, metric, map and bilateral group."""
     settings = inputs.config.statistics
     columns = RelevanceColumns.of(inputs.values, settings.group_comparisons.metrics)
     blocks = []

@@ -20,21 +20,14 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
+from heatlas.pipeline.statistics.data import values
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.members import COURSE, Levels, subgroup_levels
-from heatlas.pipeline.statistics.data.values import (
-    family_of,
-    joined,
-    numbers_of,
-    participant_codes,
-    participant_means,
-    stacked,
-    untested,
-)
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, several_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import TEST_INTERVAL, dual_interval
 from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg, two_sided_p
@@ -47,7 +40,6 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     scaled_intervals,
     with_exact_shares,
 )
-from heatlas.pipeline.statistics.tables import declared
 
 METRICS = ("balanced_accuracy", "sensitivity", "specificity", "auc")
 AT_ONCE = 500
@@ -186,11 +178,10 @@ No studentised statistic tried mends it: with variances of each side, or shares 
 permutation, sensitivity is as far off or further (docs/benchmarks/statistics.md).
 """
 
-FAIRNESS_TABLE = declared("fairness")
+FAIRNESS_TABLE = declared("fairness", __file__)
 
 
 def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``fairness``: a row per variable, level and metric."""
     settings = inputs.config.statistics
     frame = inputs.frame
     blocks = []
@@ -200,10 +191,10 @@ def fairness_tables(inputs: StatisticsInputs) -> pd.DataFrame:
         try:
             levels = subgroup_levels(inputs, variable).of_rows(np.arange(len(frame)))
         except BadInputError as error:
-            blocks.append(untested(FAIRNESS_TABLE, variable=variable, note=str(error)))
+            blocks.append(values.untested(FAIRNESS_TABLE, variable=variable, note=str(error)))
             continue
         blocks.append(_of_variable(inputs, levels, frame))
-    return stacked(FAIRNESS_TABLE, blocks)
+    return values.stacked(FAIRNESS_TABLE, blocks)
 
 
 def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) -> pd.DataFrame:
@@ -217,29 +208,29 @@ def _of_variable(inputs: StatisticsInputs, levels: Levels, frame: pd.DataFrame) 
         n_participants, n_scans = frame.loc[members, "participant_id"].nunique(), int(members.sum())
         if n_participants < minimum:
             note = f"suppressed: {counted(n_participants, 'participant')}, fewer than {minimum}"
-            block = untested(FAIRNESS_TABLE, variable=variable, level=level, note=note)
+            block = values.untested(FAIRNESS_TABLE, variable=variable, level=level, note=note)
         else:
             # One random stream per variable, so that two complementary subgroups have the same p.
             rng = generator(inputs.seed, "statistics", "fairness", variable)
             block = _of_level(frame[with_level].reset_index(drop=True), members[with_level], settings, rng)
             block = block.assign(variable=variable, level=level)
-            block["note"] = [joined(note, levels.note) for note in block["note"]]
+            block["note"] = [values.joined(note, levels.note) for note in block["note"]]
         blocks.append(block.assign(n_participants=n_participants, n_scans=n_scans))
     table = pd.concat(blocks, ignore_index=True)
     table["p_fdr"] = benjamini_hochberg(table["p"].to_numpy(float))
-    return table.assign(family=family_of(table["p"], f"subgroups x metrics: {variable}"))
+    return table.assign(family=values.family_of(table["p"], f"subgroups x metrics: {variable}"))
 
 
 def _of_level(
     frame: pd.DataFrame, members: Flags, settings: StatisticsConfig, rng: np.random.Generator
 ) -> pd.DataFrame:
     """Rows of one subgroup against the rest of the frame."""
-    codes, names = participant_codes(frame["participant_id"].tolist())
+    codes, names = values.participant_codes(frame["participant_id"].tolist())
     target = frame["target"].to_numpy(float)
     predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy().astype(float)
     probability = frame["probability"].to_numpy(float)
     right = (target == predicted).astype(float)
-    inside = participant_means(members.astype(float), codes) > 0.5
+    inside = values.participant_means(members.astype(float), codes) > 0.5
 
     def of_weights(weights: Floats) -> Floats:
         """Metrics of weighted participants, shape (draws, metrics)."""
@@ -251,7 +242,7 @@ def _of_level(
 
     is_inside = inside.astype(float)[None]
     estimate, rest = of_weights(is_inside)[0], of_weights(1 - is_inside)[0]
-    has = {1: participant_means(target, codes) > 0, 0: participant_means(target, codes) < 1}
+    has = {1: values.participant_means(target, codes) > 0, 0: values.participant_means(target, codes) < 1}
     fold = pd.factorize(frame[FOLD])[0].astype(np.intp) if several_folds(frame, settings.fold_effect) else 0 * codes
     answers = Answers.of(codes, fold, target, right, probability)
     tested = subgroup_difference(answers, inside, Resampling.orders(settings, rng))
@@ -267,7 +258,7 @@ def _of_level(
     shares = {1: (float(estimate[1]), counts[1]), 2: (float(estimate[2]), counts[0])}  # sensitivity, specificity
     intervals = with_exact_shares(intervals, shares, settings.confidence)
     notes = [
-        joined(_note(estimate[i], rest[i], tested, i), _caveat(answers, inside, i), flat)
+        values.joined(_note(estimate[i], rest[i], tested, i), _caveat(answers, inside, i), flat)
         for i, flat in enumerate(intervals.notes)
     ]
     columns = {"metric": METRICS, "estimate": estimate, "rest": rest, "note": np.array(notes, dtype=object)}
@@ -285,7 +276,7 @@ def _suppress(table: pd.DataFrame, counts: Mapping[int, int], minimum: int) -> p
     for name in few:
         spared = "specificity" if name == "positive" else "sensitivity"
         rows = (table["metric"] != spared) & table["estimate"].notna()
-        table.loc[rows, [column for column in numbers_of(FAIRNESS_TABLE) if column in table]] = np.nan
+        table.loc[rows, [column for column in values.numbers_of(FAIRNESS_TABLE) if column in table]] = np.nan
         table.loc[rows, ["interval", "difference_interval"]] = NO_INTERVAL
         table.loc[rows, "note"] = f"suppressed: fewer than {minimum} participants of the {name} class"
     return table

@@ -37,8 +37,6 @@ MIN_REGIONS = 3
 def gain_floor(reference: Floats, share: float) -> float:
     """Floor of the means: a share of the mean absolute relevance over regions (NaN: no voxel).
 
-    Examples
-    --------
     >>> gain_floor(np.array([1.0, -3.0, np.nan]), 0.05)
     0.1
     """
@@ -49,8 +47,6 @@ def gain_floor(reference: Floats, share: float) -> float:
 def log_gain(first: Floats, second: Floats, floor: Floats) -> Floats:
     """log(first / second), with means below the floor set to it; NaN if both are below.
 
-    Examples
-    --------
     >>> log_gain(np.array([np.e, 1.0, -1.0]), np.array([1.0, 0.0, 0.0]), np.array(0.5)).round(3).tolist()
     [1.0, 0.693, nan]
     """
@@ -242,8 +238,6 @@ def place_bounds(
     regions whose best place is 1. Regions that are truly equal share the best of their places. influence (participants,
     regions) is that of `influence_on_g`; members of a `group`, such as a class, vary about a mean of their own.
 
-    Examples
-    --------
     >>> noise = np.random.default_rng(1).normal(size=(40, 3)) / 40
     >>> low, high = place_bounds(np.array([0.1, 2.0, 0.11]), noise, np.arange(40) % 2, 0.95, np.random.default_rng(1))
     >>> low.tolist(), high.tolist()

@@ -21,6 +21,7 @@ import pandas as pd
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -50,26 +51,18 @@ from heatlas.pipeline.statistics.data.values import (
     stacked,
     untested,
 )
-from heatlas.pipeline.statistics.linear.design import Design
-from heatlas.pipeline.statistics.linear.fold_effect import (
-    FoldModel,
-    fold_of_participants,
-    model_within_folds,
-    with_variances,
-)
+from heatlas.pipeline.statistics.linear import fold_effect
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL
 from heatlas.pipeline.statistics.resampling.means import OF_INTERVAL, caveats_of_groups, mean_intervals
-from heatlas.pipeline.statistics.tables import declared
 
 WELCH = "Welch"
 NO_ERROR = "class difference: no interval: participants do not differ within a class and test fold"
 
-SUBGROUPS_TABLE = declared("subgroups")
+SUBGROUPS_TABLE = declared("subgroups", __file__)
 
 
 def subgroups_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``subgroups``: a row per variable, level, map and bilateral group."""
     blocks = []
     for variable in inputs.config.statistics.subgroups.variables:
         try:
@@ -133,7 +126,7 @@ def _with_class_difference(
             table["note"] = [joined(note, suppressed) for note in table["note"]]
         return table
     means = participant_means(values[used], codes)
-    fold, no_fold = fold_of_participants(scans[used], settings.fold_effect)
+    fold, no_fold = fold_effect.fold_of_participants(scans[used], settings.fold_effect)
     difference = difference_within(means, is_positive, fold, np.ones((1, len(means))))[0]
     error, df = welch_within(means, is_positive, fold)
     critical = t_distribution.isf((1 - settings.confidence) / 2, df)
@@ -158,11 +151,10 @@ def _with_class_difference(
     )
 
 
-INTERACTIONS_TABLE = declared("interactions")
+INTERACTIONS_TABLE = declared("interactions", __file__)
 
 
 def interactions_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``interactions``: a row per variable, map and bilateral group."""
     columns = RelevanceColumns.of(inputs.values, ["density"])
     two = TwoGroups.of(inputs, *CLASSES)
     frame = inputs.frame.iloc[two.rows].assign(_positive=two.is_first.astype(float)).reset_index(drop=True)
@@ -209,7 +201,7 @@ def _of_variable(
     others = [term.strip() for term in settings.covariates.split("+") if term.strip() not in ("", variable)]
     formula = " + ".join([*others, "_positive", "_level", "_positive:_level"])
     of_class = coded["_positive"].tolist()
-    model = model_within_folds(formula, "_positive:_level", coded, settings.fold_effect, of_class)
+    model = fold_effect.model_within_folds(formula, "_positive:_level", coded, settings.fold_effect, of_class)
     design = model.design
     rng = generator(inputs.seed, "statistics", "interactions", variable)
     relevance = columns.values[two.rows]
@@ -257,13 +249,12 @@ CLASS = "label"
 FEWEST_KNOWN = 0.8
 """Share of participants for whom a covariate must be known; a rarer one would exclude too many from every test."""
 
-MAIN_EFFECTS_TABLE = declared("main_effects")
-Models = dict[tuple[str, bool, bytes], tuple[FoldModel, list[Any] | None]]
+MAIN_EFFECTS_TABLE = declared("main_effects", __file__)
+Models = dict[tuple[str, bool, bytes], tuple[fold_effect.FoldModel, list[Any] | None]]
 """Models, with variance groups, by variable, whether fold is held, and the scans that have a value."""
 
 
 def main_effects_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``main_effects``: a row per source, variable and bilateral group."""
     frame = inputs.frame
     variables = inputs.config.statistics.main_effects.variables
     blocks = [MAIN_EFFECTS_TABLE.frame()]
@@ -305,16 +296,17 @@ def _test_source(
     others, sparse = _covariates([name for name in variables if name != variable], frame)
     key = variable, settings.fold_effect and features.source != VOLUME, has_value.tobytes()
     if key not in models:
-        held = model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
-        models[key] = with_variances(held, frame[variable].tolist(), variable)
+        held = fold_effect.model_within_folds(" + ".join([CLASS, *others, variable]), variable, frame, key[1])
+        models[key] = fold_effect.with_variances(held, frame[variable].tolist(), variable)
     (model, groups), design = models[key], models[key][0].design
     rng = generator(inputs.seed, "statistics", "main_effects", features.source, variable)
     test = freedman_lane(values, design, model.exchange, Resampling.orders(settings, rng), groups)
     notes = [joined(problem, lacking, sparse, design.note) for problem in test.problems]
+    level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0]) if test.df_tested == 1 else None
     return pd.DataFrame({"group": features.groups, **test.columns()}).assign(
         source=features.source,
         variable=variable,
-        contrast=_contrast(design, variable, test.df_tested),
+        contrast=level and f"{level[1]} - the other",  # of a factor with two levels, in the direction of the estimate
         covariates=", ".join(model.covariates) or None,
         note=np.array(notes, dtype=object),
     )
@@ -326,9 +318,3 @@ def _covariates(names: list[str], frame: pd.DataFrame) -> tuple[list[str], str |
     kept = [str(name) for name in has_value if has_value[name].mean() >= FEWEST_KNOWN]
     rare = [f"{name} ({int(has_value[name].sum())} of {len(has_value)})" for name in has_value if name not in kept]
     return kept, f"not adjusted for, known for too few participants: {', '.join(rare)}" if rare else None
-
-
-def _contrast(design: Design, variable: str, df_tested: int) -> str | None:
-    """Levels of a two-level factor in the direction of the estimate; None otherwise."""
-    level = re.fullmatch(re.escape(variable) + r"\[T\.(.+)\]", design.names[0])
-    return f"{level[1]} - the other" if level is not None and df_tested == 1 else None

@@ -20,6 +20,7 @@ from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.regions.region_sums import REST
 from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.layout.scan_files import LRP, beta_of
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -38,12 +39,11 @@ from heatlas.pipeline.statistics.data.values import (
 from heatlas.pipeline.statistics.groups.gains import write_places
 from heatlas.pipeline.statistics.resampling.bootstrap import MIN_PARTICIPANTS
 from heatlas.pipeline.statistics.resampling.means import mean_intervals
-from heatlas.pipeline.statistics.tables import declared
 
 TOTAL = "all"
 
-DEMOGRAPHICS_TABLE = declared("demographics")
-DEMOGRAPHIC_TESTS_TABLE = declared("demographic_tests")
+DEMOGRAPHICS_TABLE = declared("demographics", __file__)
+DEMOGRAPHIC_TESTS_TABLE = declared("demographic_tests", __file__)
 _NOTHING = {**dict.fromkeys(("statistic", "p", "hedges_g", "hedges_g_low", "hedges_g_high"), np.nan), "note": None}
 _VARIABLES = ("scans", "age", "female", "mmse", "tiv_mm3", "hippocampus_mm3")
 
@@ -65,7 +65,6 @@ def demographics(scans: Sequence[Scan], cohort: CohortConfig) -> pd.DataFrame:
 
 
 def demographics_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``demographics`` and ``demographic_tests``."""
     cohort = inputs.config.cohort
     tables = {"demographics": demographics(inputs.scans, cohort)}
     if task_of(cohort).kind.name == TWO_CLASSES:
@@ -132,7 +131,7 @@ def _facts(scan: Scan) -> dict[str, Any]:
     return {"participant_id": scan.participant_id, "label": scan.label, "scans": 1.0, **values}
 
 
-REGION_SUMMARY_TABLE = declared("region_summary")
+REGION_SUMMARY_TABLE = declared("region_summary", __file__)
 
 
 def region_summary(values: RelevanceValues, cohort: CohortConfig, confidence: float, seed: int) -> pd.DataFrame:
@@ -150,7 +149,6 @@ def region_summary(values: RelevanceValues, cohort: CohortConfig, confidence: fl
 
 
 def region_summary_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``region_summary``."""
     return region_summary(inputs.values, inputs.config.cohort, inputs.config.statistics.confidence, inputs.seed)
 
 
@@ -211,7 +209,7 @@ def _mean(values: Floats) -> Floats:
 
 BILATERAL = "bilateral"
 
-EXPLORER_TABLE = declared("region_explorer")
+EXPLORER_TABLE = declared("region_explorer", __file__)
 
 _EFFECTS = ["hedges_g", "hedges_g_low", "hedges_g_high", "p", "p_fwe", "p_fdr"]
 _MEASURES = ["share", "density", "sum"]
@@ -220,8 +218,6 @@ _MEASURES = ["share", "density", "sum"]
 def method_and_beta(map_name: str) -> tuple[str, float]:
     """Method of a map, and its beta.
 
-    Examples
-    --------
     >>> method_and_beta("lrpB025"), method_and_beta("gb")
     (('lrp', 0.25), ('gb', nan))
     """
@@ -280,7 +276,8 @@ def _bilateral(
         for scan_group in table["scan_group"].unique()
     ]
     table = table.merge(pd.concat(shares, ignore_index=True), on=["map", "group", "scan_group"], how="left")
-    table["lobe"] = table["group"].map(_lobe_by_group(regions))
+    lobes = {group: {regions.by_number(n).lobe for n in numbers} for group, numbers in regions.groups.items()}
+    table["lobe"] = table["group"].map({group: min(names) for group, names in lobes.items() if len(names) == 1})
     table["n_voxels"] = np.nan
     if relevance is not None:
         n_voxels = relevance.drop_duplicates(["region"]).groupby("group")["n_voxels"].sum()
@@ -299,9 +296,8 @@ def _person_means(rows: pd.DataFrame, scan_group: str, keys: list[str], measures
 
 
 def _single(
-    relevance: pd.DataFrame, totals: pd.DataFrame, members: pd.DataFrame, regions: RegionTable,
-    scan_groups: Sequence[str],
-) -> pd.DataFrame:  # fmt: skip
+    relevance: pd.DataFrame, totals: pd.DataFrame, members: pd.DataFrame, regions: RegionTable, groups: Sequence[str]
+) -> pd.DataFrame:
     keys = ["map", "region"]
     described = relevance[[*keys, "name", "hemisphere", "group", "n_voxels"]].drop_duplicates(keys)
     lobes = {region.number: region.lobe for region in map(regions.by_number, regions.numbers)}
@@ -312,7 +308,7 @@ def _single(
     values["share"] = (values["sum"] / values["total"]).where((values["total"] > 0) & values["density"].notna())
     values = values.join(members, on="scan_id")
     blocks = []
-    for scan_group in scan_groups:
+    for scan_group in groups:
         members_rows = values[(values["outcome"] if scan_group in OUTCOMES else values["label"]) == scan_group]
         means = _person_means(values, scan_group, keys, _MEASURES)
         people, scans = members_rows["participant_id"].nunique(), members_rows["scan_id"].nunique()
@@ -320,9 +316,3 @@ def _single(
         blocks.append(rows.assign(scan_group=scan_group, n_participants=people, n_scans=scans))
     missing = dict.fromkeys(["mean_gain", *_EFFECTS], np.nan)
     return pd.concat(blocks, ignore_index=True).assign(tested=None, **missing)
-
-
-def _lobe_by_group(regions: RegionTable) -> dict[str, str]:
-    """Lobe of each bilateral group whose regions all lie in it."""
-    lobes = {group: {regions.by_number(n).lobe for n in numbers} for group, numbers in regions.groups.items()}
-    return {group: next(iter(names)) for group, names in lobes.items() if len(names) == 1}

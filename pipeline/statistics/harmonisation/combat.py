@@ -333,8 +333,6 @@ FLAT_PRIOR = 1e-24
 def inverse_gamma_prior(delta_hat: Floats) -> tuple[float, float]:
     """Shape and rate of the inverse gamma distribution with the moments of variances (features,); infinite if equal.
 
-    Examples
-    --------
     >>> inverse_gamma_prior(np.array([1.0, 2.0, 3.0]))  # mean 2, variance 1
     (6.0, 10.0)
     """

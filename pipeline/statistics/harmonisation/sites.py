@@ -33,16 +33,9 @@ from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.features import NO_FOLD, VOLUME, CovariateColumns, FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.harmonisation.combat import POOL, ComBatModel, fit
+from heatlas.pipeline.statistics.linear import permutations
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, FoldModel, model_within_folds, with_variances
 from heatlas.pipeline.statistics.linear.freedman_lane import NO_SPREAD, OF_ONE_COLUMN, PermutationTest, freedman_lane
-from heatlas.pipeline.statistics.linear.permutations import (
-    TIE_TOLERANCE,
-    Exchangeability,
-    compiled,
-    in_order_of_cells,
-    p_value,
-    pooled_fdr,
-)
 from heatlas.pipeline.statistics.linear.studentised import plain_counts, pooled_p
 from heatlas.pipeline.statistics.resampling.bootstrap import ratio
 
@@ -230,7 +223,7 @@ def spread_test(
     constant = np.ptp(filled, axis=0) <= NO_SPREAD * np.abs(filled).max(axis=0, initial=0.0)
     flat = constant | ((residuals**2).sum(axis=0) <= NO_SPREAD * ((filled - filled.mean(axis=0)) ** 2).sum(axis=0))
     blocks = None if np.ptp(cell) == 0 else cell.tolist()
-    exchange = Exchangeability.free(len(values)).in_blocks(blocks)
+    exchange = permutations.Exchangeability.free(len(values)).in_blocks(blocks)
     order = exchange.permutations(resampling.m, resampling.rng, alike=codes.tolist())
     alone = "only one permutation is possible" if len(order) < 2 else None
     unexplained = ["no variance beyond the covariates" if none else alone for none in flat]
@@ -242,12 +235,12 @@ def spread_test(
     null = np.concatenate([_statistics(free, order.rows[at : at + AT_ONCE], codes) for at in chunks])
     if order.exact:  # the observed order is among them, with unscaled residuals
         null[(codes[order.rows] == codes).all(axis=1)] = observed
-    threshold = observed * (1 - TIE_TOLERANCE)
+    threshold = observed * (1 - permutations.TIE_TOLERANCE)
     single, largest = plain_counts(null, threshold) if usable.any() else (np.zeros(0, np.intp), np.zeros(len(order)))
-    columns = {"statistic": observed, "p": p_value(single, len(order), order.exact)}
-    columns["p_fwe"] = p_value((largest[:, None] >= threshold).sum(axis=0), len(order), order.exact)
+    columns = {"statistic": observed, "p": permutations.p_value(single, len(order), order.exact)}
+    columns["p_fwe"] = permutations.p_value((largest[:, None] >= threshold).sum(axis=0), len(order), order.exact)
     pooled = pooled_p(null.T, threshold, np.zeros(len(threshold), np.intp), order.exact)
-    columns["p_fdr"] = pooled_fdr(pooled, columns["p"])
+    columns["p_fdr"] = permutations.pooled_fdr(pooled, columns["p"])
     between, within = len(names) - 1, len(values) - len(names)
     columns["partial_r"] = np.sqrt(observed * between / (observed * between + within))
     nothing = np.full(values.shape[1], np.nan)
@@ -274,13 +267,13 @@ def _scaled_within_cells(residuals: Floats, freedom: Floats, cell: Indices) -> t
 def _statistics(residuals: Floats, rows: NDArray[Any], codes: NDArray[Any]) -> Floats:
     """F of site for several permutations of its labels, shape (permutations, columns)."""
     order, start = np.empty(rows.shape, np.int64), np.empty((len(rows), int(codes.max()) + 2), np.int64)
-    in_order_of_cells(rows, codes, order, start)
+    permutations.in_order_of_cells(rows, codes, order, start)
     result = np.empty((len(rows), residuals.shape[1]))
     _brown_forsythe(np.ascontiguousarray(residuals.T), order, start, result)
     return result
 
 
-@compiled
+@permutations.compiled
 def _brown_forsythe(by_column: Any, order: Any, start: Any, result: Any) -> None:
     n, n_sites = by_column.shape[1], start.shape[1] - 1
     of_site = np.empty(n)

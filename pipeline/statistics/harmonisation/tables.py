@@ -11,6 +11,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -18,26 +19,20 @@ from heatlas.pipeline.statistics.arrays import Indices, Resampling
 from heatlas.pipeline.statistics.data.features import VOLUME, FoldedScans, refuse_class
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, stacked
+from heatlas.pipeline.statistics.harmonisation import sites
 from heatlas.pipeline.statistics.harmonisation.combat import POOL
-from heatlas.pipeline.statistics.harmonisation.sites import (
-    FEWEST,
-    SITE,
-    Effect,
-    Harmonised,
-    covariates_of,
-    harmonise,
-    in_large_sites,
-    site_effect,
-)
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD
-from heatlas.pipeline.statistics.tables import declared_tables
 
 CLASSES_NEED_SITE = "classes compared in these values: hold site"
-HARMONISATION_TABLES = declared_tables(
-    "harmonised_relevance", "harmonised_volumes", "harmonisation_models", "site_effects"
-)
-HARMONISED_RELEVANCE_TABLE, HARMONISED_VOLUMES_TABLE, HARMONISATION_MODELS_TABLE, SITE_EFFECTS_TABLE = (
-    HARMONISATION_TABLES
+HARMONISED_RELEVANCE_TABLE = declared("harmonised_relevance", __file__)
+HARMONISED_VOLUMES_TABLE = declared("harmonised_volumes", __file__)
+HARMONISATION_MODELS_TABLE = declared("harmonisation_models", __file__)
+SITE_EFFECTS_TABLE = declared("site_effects", __file__)
+HARMONISATION_TABLES = (
+    HARMONISED_RELEVANCE_TABLE,
+    HARMONISED_VOLUMES_TABLE,
+    HARMONISATION_MODELS_TABLE,
+    SITE_EFFECTS_TABLE,
 )
 
 
@@ -50,7 +45,9 @@ def harmonisation_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]
     scans = FoldedScans.of(inputs)
     _require_settings(scans.frame, config)
     settings, hold = config.statistics.harmonisation, config.statistics.fold_effect
-    done = [harmonise(features, scans, settings, hold and features.source != VOLUME) for features in scans.sources]
+    done = [
+        sites.harmonise(features, scans, settings, hold and features.source != VOLUME) for features in scans.sources
+    ]
     if not any(source.models for source in done):
         fold, why = next(iter(done[0].problems.items()))
         raise BadInputError(f"{done[0].features.source}, fold {fold}: {why}")
@@ -87,7 +84,7 @@ def _require_settings(frame: pd.DataFrame, config: Config) -> None:
         refuse_class(getattr(settings, name), config.cohort.contrast_column, list(map(str, frame.columns)), setting)
 
 
-def _values(done: Harmonised, scans: FoldedScans, config: Config, column: str) -> pd.DataFrame:
+def _values(done: sites.Harmonised, scans: FoldedScans, config: Config, column: str) -> pd.DataFrame:
     groups, frame = done.features.groups, scans.frame
     rows = np.repeat(np.arange(len(frame)), len(groups))
     table = frame.iloc[rows][["participant_id", "session_id", "scan_id"]].reset_index(drop=True)
@@ -100,7 +97,7 @@ def _values(done: Harmonised, scans: FoldedScans, config: Config, column: str) -
     return table
 
 
-def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
+def _models(done: sites.Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
     """One row per fold and site; one for a fold without a model."""
     column = config.statistics.harmonisation.site_column
     rows: list[dict[str, Any]] = [
@@ -130,7 +127,7 @@ def _models(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFram
     return HARMONISATION_MODELS_TABLE.frame(rows).astype({"n_training": "Int64", "n_tested": "Int64"})
 
 
-def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
+def _effects(done: sites.Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
     """Tests of location and scale, before and after, on the same participants and permutations, or why not."""
     try:
         return _tests(done, scans, config)
@@ -139,7 +136,7 @@ def _effects(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFra
         return SITE_EFFECTS_TABLE.frame([{"source": done.features.source, "note": why}])
 
 
-def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
+def _tests(done: sites.Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame:
     settings, source = config.statistics.harmonisation, done.features.source
     if not done.models:
         raise BadInputError("no fold could be harmonised")
@@ -154,11 +151,11 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
     notes = [f"{counted(len(small), 'small site')} pooled"] if POOL in site else []
     notes += [f"{counted(int((~keep).sum()), 'participant')} of small sites left out"] if not keep.all() else []
     notes += [f"fold {fold} left out: {why}" for fold, why in done.problems.items()]
-    formula = " + ".join(filter(None, (covariates_of(done.features, settings), settings.training_covariates)))
+    formula = " + ".join(filter(None, (sites.covariates_of(done.features, settings), settings.training_covariates)))
     tables = []
-    for effect in get_args(Effect):
-        part = in_large_sites(site) if effect == "scale" else np.ones(len(site), bool)
-        small_sites = f"{counted(int((~part).sum()), 'participant')} of sites with fewer than {FEWEST} left out"
+    for effect in get_args(sites.Effect):
+        part = sites.in_large_sites(site) if effect == "scale" else np.ones(len(site), bool)
+        small_sites = f"{counted(int((~part).sum()), 'participant')} of sites with fewer than {sites.FEWEST} left out"
         shared = notes if part.all() else [*notes, small_sites]
         try:
             table = _test_table(done, effect, rows, site, formula, frame, config)
@@ -173,7 +170,7 @@ def _tests(done: Harmonised, scans: FoldedScans, config: Config) -> pd.DataFrame
 
 
 def _test_table(
-    done: Harmonised, effect: Effect, rows: Indices, site: list[str], formula: str, frame: pd.DataFrame,
+    done: sites.Harmonised, effect: sites.Effect, rows: Indices, site: list[str], formula: str, frame: pd.DataFrame,
     config: Config,
 ) -> pd.DataFrame:  # fmt: skip
     """One test in all groups of a source, before and after."""
@@ -183,7 +180,7 @@ def _test_table(
     for when, values in (("before", done.features.values), ("after", done.values)):
         rng = generator(config.seed, "statistics", "site_effects", source, effect)
         orders = Resampling.orders(config.statistics, rng)
-        tests[when] = site_effect(effect, values[rows], site, formula, frame, orders, hold)
+        tests[when] = sites.site_effect(effect, values[rows], site, formula, frame, orders, hold)
         test = tests[when][0]
         f = test.statistic**2 if test.df_tested == 1 else test.statistic
         numbers = {"f": f, "r2": test.partial_r**2, "p": test.p, "p_fwe": test.p_fwe, "p_fdr": test.p_fdr}
@@ -191,7 +188,9 @@ def _test_table(
             table[f"{name}_{when}"] = column
     before, model = tests["before"]
     dropped = model.design.dropped
-    remarks = [f"{name}: {dropped[column]}" for column, name in ((FOLD, FOLD), (SITE, "site")) if column in dropped]
+    remarks = [
+        f"{name}: {dropped[column]}" for column, name in ((FOLD, FOLD), (sites.SITE, "site")) if column in dropped
+    ]
     notes = [joined(*remarks, problem) for problem in before.problems]
     table = table.assign(n_participants=before.n_units, fold_held=model.held, note=pd.Series(notes, dtype=object))
     return table.assign(n_permutations=before.n_permutations, exact=before.exact)

@@ -16,6 +16,7 @@ import pandas as pd
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -30,7 +31,6 @@ from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Excha
 from heatlas.pipeline.statistics.linear.studentised import HomoscedasticModel
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals
 from heatlas.pipeline.statistics.resampling.means import OF_P, caveat_of_size
-from heatlas.pipeline.statistics.tables import declared
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +101,6 @@ class Adjusted:
 def rank_correlation(first: Floats, second: Floats) -> Floats:
     """Spearman's rank correlation of each row of two arrays (draws, columns); NaN where a row is constant.
 
-    Examples
-    --------
     >>> rank_correlation(np.array([[1.0, 2.0, 3.0]]), np.array([[2.0, 9.0, 5.0]])).round(3).tolist()
     [0.5]
     """
@@ -117,8 +115,8 @@ CLEAR = 0.05
 VERDICTS = ("differs and is used", "differs, not used", "used, does not differ", "neither", "not tested")
 BOTH, DIFFERS_ONLY, USED_ONLY, NEITHER, UNKNOWN = VERDICTS
 
-IMAGE_DIFFERENCES_TABLE = declared("image_differences")
-IMAGE_AGREEMENT_TABLE = declared("image_agreement")
+IMAGE_DIFFERENCES_TABLE = declared("image_differences", __file__)
+IMAGE_AGREEMENT_TABLE = declared("image_agreement", __file__)
 FEWEST_REGIONS = 5
 MOST_DRAWS = 2_000
 """Most draws of the bootstrap; each fits all regions again."""
@@ -136,10 +134,6 @@ class _Tested:
 
 
 def image_differences_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``image_differences`` and ``image_agreement``.
-
-    BadInputError if no image was measured, or the classes cannot be compared.
-    """
     images = measured(inputs)
     two, values = TwoGroups.of(inputs, *CLASSES), inputs.values
     maps = values.evidence or values.maps
@@ -228,8 +222,6 @@ def _rows(image: _Tested, used: _Tested, groups: Sequence[str], note: str | None
 def verdict(p_images: float, p_map: float) -> str:
     """What both family-wise p values say of a region.
 
-    Examples
-    --------
     >>> verdict(0.01, 0.01), verdict(0.01, 0.2), verdict(0.2, 0.01), verdict(0.05, 0.2), verdict(0.01, float("nan"))
     ('differs and is used', 'differs, not used', 'used, does not differ', 'neither', 'not tested')
     """

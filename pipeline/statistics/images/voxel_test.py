@@ -26,13 +26,7 @@ from scipy.ndimage import label
 
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.statistics.arrays import Flags, Floats
-from heatlas.pipeline.statistics.linear.freedman_lane import (
-    NO_SPREAD,
-    ROUNDING,
-    LinearModel,
-    largest_by_chance,
-    reached,
-)
+from heatlas.pipeline.statistics.linear import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import TIE_TOLERANCE, Permutations, compiled, p_value
 from heatlas.pipeline.statistics.linear.studentised import StudentisedModel
 
@@ -43,8 +37,6 @@ EXTENT, HEIGHT = 0.5, 2.0
 def neighbours_of(mask: Flags) -> NDArray[np.int32]:
     """Places of the six neighbours of each voxel of a mask among its voxels, -1 where there is none; (voxels, 6).
 
-    Examples
-    --------
     >>> neighbours_of(np.ones((1, 1, 3), bool))[:, 4:].tolist()
     [[-1, 1], [0, 2], [1, -1]]
     """
@@ -143,7 +135,7 @@ class VoxelTest:
 
 def voxel_test(
     values: Floats,
-    model: LinearModel,
+    model: freedman_lane.LinearModel,
     permutations: Permutations,
     mask: Flags,
     alpha: float = 0.05,
@@ -158,7 +150,7 @@ def voxel_test(
         raise ValueError("a voxel test needs the groups that are compared as variance groups")
     residuals = values - model.nuisance @ (model.nuisance.T @ values)
     norms = np.linalg.norm(residuals, axis=0)
-    least = NO_SPREAD * np.maximum((values**2).mean(axis=0), np.finfo(float).tiny)
+    least = freedman_lane.NO_SPREAD * np.maximum((values**2).mean(axis=0), np.finfo(float).tiny)
     varies = np.all([residuals[model.groups == group].var(axis=0) > least for group in np.unique(model.groups)], axis=0)
     residuals = residuals[:, varies] / norms[varies]
     inside = mask.copy()
@@ -178,12 +170,12 @@ def voxel_test(
             largest_tfce[start + place] = np.abs(enhanced(tested_map, neighbours)).max(initial=0.0)
     p_values = np.ones((2, len(varies)))
     for row, observed, by_chance in ((0, t, largest), (1, tfce, largest_tfce)):
-        threshold = reached(np.abs(observed), r_squared, TIE_TOLERANCE, ROUNDING)
+        threshold = freedman_lane.reached(np.abs(observed), r_squared, TIE_TOLERANCE, freedman_lane.ROUNDING)
         beyond = len(permutations) - np.searchsorted(np.sort(by_chance), threshold, side="left")
         p_values[row, varies] = p_value(beyond, len(permutations), False)  # the observed order is none of the permuted
     whole = np.zeros((2, len(varies)))
     whole[:, varies] = t, tfce
-    critical = largest_by_chance(largest, alpha)
+    critical = freedman_lane.largest_by_chance(largest, alpha)
     return VoxelTest(whole[0], whole[1], p_values[0], p_values[1], critical, len(permutations))
 
 
@@ -236,8 +228,6 @@ def cluster_table(
 def _regions(labels: NDArray[np.integer], groups: Mapping[int, str]) -> str:
     """The largest regions of a cluster with their shares of it.
 
-    Examples
-    --------
     >>> _regions(np.array([1, 1, 1, 2]), {1: "Hippocampus", 2: "Amygdala"})
     'Hippocampus 75 %, Amygdala 25 %'
     """

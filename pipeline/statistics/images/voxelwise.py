@@ -27,6 +27,7 @@ from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles, sidecar
@@ -40,7 +41,6 @@ from heatlas.pipeline.statistics.data.values import INTENSITY, LOG_JACOBIAN, joi
 from heatlas.pipeline.statistics.images.differences import Adjusted, class_model
 from heatlas.pipeline.statistics.images.voxel_test import VoxelTest, cluster_table, voxel_test
 from heatlas.pipeline.statistics.resampling.means import OF_FAMILY, caveat_of_size
-from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.baselines.images import standardised
 
 FWHM_PER_SD = float(np.sqrt(8 * np.log(2)))
@@ -102,18 +102,9 @@ STATISTICS: Mapping[str, str] = {
     "oneMinusPTfce": "1 - p, family-wise by the largest |TFCE| of each permutation",
 }
 """Maps that are written, and what they hold."""
-VOXEL_TESTS_TABLE = declared("voxel_tests")
-VOXEL_CLUSTERS_TABLE = declared("voxel_clusters")
+VOXEL_TESTS_TABLE = declared("voxel_tests", __file__)
+VOXEL_CLUSTERS_TABLE = declared("voxel_clusters", __file__)
 VOXELWISE_TABLES = (VOXEL_TESTS_TABLE, VOXEL_CLUSTERS_TABLE)
-
-
-@dataclass(frozen=True, eq=False)
-class _Result:
-    """Rows of both tables for one source, and its maps by the names of `STATISTICS`."""
-
-    test: dict[str, Any]
-    clusters: pd.DataFrame
-    maps: Mapping[str, Floats]
 
 
 def compare_voxelwise(work: Work, scans: Sequence[Scan], predictions: pd.DataFrame, atlas: PackedAtlas) -> bool:
@@ -155,14 +146,14 @@ def _write(layout: RunLayout, inputs: StatisticsInputs, atlas: PackedAtlas, exec
     read = {source: _values(inputs, source, voxels, executor) for source in sources_of(inputs)}
     jobs = {source: (rows, values) for source, (rows, values) in read.items() if len(rows)}
     results = executor.map(partial(_test, inputs, atlas, voxels), list(jobs), list(jobs.values()))
-    for source, result in zip(jobs, results, strict=True):
-        tests.append(result.test | {"source": source})
-        clusters.append(result.clusters.assign(source=source))
-        for name, volume in result.maps.items():
+    for source, (row, of_source, maps) in zip(jobs, results, strict=True):
+        tests.append(row | {"source": source})
+        clusters.append(of_source.assign(source=source))
+        for name, volume in maps.items():
             path = layout.voxel_map(source, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_template_image(path, volume, voxels.grid, f"{source}: {STATISTICS[name]}")
-            write_json(sidecar(path), _facts(inputs, source, name, result.test))
+            write_json(sidecar(path), _facts(inputs, source, name, row))
             written += [path, sidecar(path)]
     tables = (VOXEL_TESTS_TABLE.frame(tests), pd.concat(clusters, ignore_index=True))
     for table, rows in zip(VOXELWISE_TABLES, tables, strict=True):
@@ -191,8 +182,8 @@ def _values(inputs: StatisticsInputs, source: str, voxels: Voxels, executor: Exe
 
 def _test(
     inputs: StatisticsInputs, atlas: PackedAtlas, voxels: Voxels, source: str, values: tuple[Indices, Singles]
-) -> _Result:
-    """The test of one source."""
+) -> tuple[dict[str, Any], pd.DataFrame, Mapping[str, Floats]]:
+    """Rows of both tables for one source, and its maps by the names of `STATISTICS`."""
     settings, (rows, columns) = inputs.config.statistics, values
     row = dict.fromkeys(VOXEL_TESTS_TABLE.meanings, None) | {"n_voxels": columns.shape[1], "n_permutations": 0}
     row |= {"voxel_mm": float(min(voxels.grid.voxel_sizes_mm)), "fwhm_mm": settings.voxelwise.fwhm_mm}
@@ -203,7 +194,7 @@ def _test(
         permutations = people.exchange.permutations(count, rng, people.model.alike.tolist())
         test = voxel_test(people.values, people.model, permutations, voxels.mask, CLEAR)
     except BadInputError as error:
-        return _Result(row | {"note": str(error)}, VOXEL_CLUSTERS_TABLE.frame(), {})
+        return row | {"note": str(error)}, VOXEL_CLUSTERS_TABLE.frame(), {}
     significant = test.p_fwe_tfce < CLEAR
     of_class = people.exchange.groups_of_units(first[model.design.rows].tolist())
     caveat = caveat_of_size(of_class, OF_FAMILY) if model.held else None  # images without folds keep their level
@@ -222,7 +213,7 @@ def _test(
     for column, statistic in (("p_fwe", "oneMinusPFwe"), ("p_fwe_tfce", "oneMinusPTfce")):
         places = (clusters[["x_mm", "y_mm", "z_mm"]].to_numpy(float) @ back[:3, :3].T + back[:3, 3]).round().astype(int)
         clusters[column] = 1 - maps[statistic][tuple(places.T)]
-    return _Result(row, clusters, maps)
+    return row, clusters, maps
 
 
 def _maps(test: VoxelTest, mask: Flags) -> dict[str, Floats]:

@@ -31,14 +31,8 @@ from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
+from heatlas.pipeline.statistics.linear import freedman_lane
 from heatlas.pipeline.statistics.linear.design import Design
-from heatlas.pipeline.statistics.linear.freedman_lane import (
-    LinearModel,
-    PermutationTest,
-    dual_interval,
-    permutation_test,
-    reached,
-)
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability, Permutations, p_value, pooled_fdr
 from heatlas.pipeline.statistics.linear.studentised import RobustModel, tally
 
@@ -53,7 +47,7 @@ def partial_correlation(
     method: Method,
     kinds: Sequence[Any] | None = None,
     variance_groups: Sequence[Any] | None = None,
-) -> PermutationTest:
+) -> freedman_lane.PermutationTest:
     """Correlation of every column of values with the single tested column of a design, given the nuisance terms.
 
     In the result ``estimate``, its error and interval are of the (partial) correlation. `exchange`, `kinds` and
@@ -67,11 +61,11 @@ def partial_correlation(
     transform = ranks if method == "spearman" else np.asarray
     scheme = exchange.of_rows(design.rows)
     groups = None if variance_groups is None else [variance_groups[row] for row in design.rows]
-    model = LinearModel.of(design, scheme, groups, transform)
+    model = freedman_lane.LinearModel.of(design, scheme, groups, transform)
     columns = np.asarray(values, float).reshape(len(values), -1)[design.rows]
     permutations = scheme.permutations(resampling.m, resampling.rng, model.alike.tolist())
     units = transform(scheme.even(scheme.reduce(columns), kinds))
-    test = permutation_test(units, model, permutations, resampling.confidence, kinds=kinds)
+    test = freedman_lane.permutation_test(units, model, permutations, resampling.confidence, kinds=kinds)
     error, low, high = correlation_interval(
         test.partial_r, test.statistic, test.critical, test.p, 1 - resampling.confidence, groups is None
     )
@@ -92,15 +86,13 @@ def correlation_interval(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         of_z, z = np.abs(r / t) / np.sqrt((1 - r**2) * (1 + 2 * of_null * r**2)), np.arctanh(r)
         reach = np.where((p <= alpha) & (critical * of_z >= np.abs(z)), critical * np.abs(z / t), critical * of_z)
-        low, high = dual_interval(z, reach, p, alpha)
+        low, high = freedman_lane.dual_interval(z, reach, p, alpha)
         return of_z * (1 - r**2), np.tanh(low), np.tanh(high)
 
 
 def ranks(values: Floats) -> Floats:
     """Rank every column, ties at their mean rank; a column with a missing value stays as it is.
 
-    Examples
-    --------
     >>> ranks(np.array([[3.0], [1.0], [3.0]]))[:, 0].tolist()
     [2.5, 1.0, 2.5]
     """
@@ -148,8 +140,6 @@ def clustered_t(x: Floats, y: Floats, codes: Indices, df: int, rows: NDArray[np.
 def error_of_z(x: Floats, y: Floats, codes: Indices, df: int) -> float:
     """Standard error of Fisher's z of the correlation of x and y; arguments as of `clustered_t`.
 
-    Examples
-    --------
     >>> x = np.array([1.0, 1.0, -1.0, -1.0]) / 2
     >>> error_of_z(x, np.array([1.0, -1.0, 1.0, -1.0]) / 2, np.arange(4), 2)  # sqrt(n sum((xy / (1 - 1/4))^2) / df)
     0.9428090415820634
@@ -175,7 +165,7 @@ def fisher_interval(
     reach = float(t_distribution.isf(alpha / 2, df)) * error
     inwards = abs(z) * critical / abs(t) if p <= alpha and reach >= abs(z) else reach
     reaches = np.array([inwards, reach] if z > 0 else [reach, inwards])
-    low, high = dual_interval(np.full(2, z), reaches, np.full(2, p), alpha)
+    low, high = freedman_lane.dual_interval(np.full(2, z), reaches, np.full(2, p), alpha)
     return float(np.tanh(low[0])), float(np.tanh(high[1]))
 
 
@@ -246,7 +236,7 @@ def _test(
         t[places] = models[of_column].reported(residuals[:, places])[0]
     measured = size(np.arange(len(residuals), dtype=np.intp)[None], residuals)[0].astype(float)
     r = (residuals * tested[:, which]).sum(axis=0)
-    threshold = reached(measured, r**2)
+    threshold = freedman_lane.reached(measured, r**2)
     single, largest, critical, pooled = tally(size, CHUNK, permutations, residuals, threshold, confidence, kinds)
     family = len(permutations) - np.searchsorted(np.sort(largest), threshold, side="left")
     p, p_fwe = (p_value(count, len(permutations), permutations.exact) for count in (single, family))

@@ -30,23 +30,16 @@ FUNCTIONS = ("I", "C", "log", "log1p", "log10", "sqrt", "exp", "center", "scale"
 """Functions allowed in a formula: I and C as in R, logarithm, square root, exponential, and formulaic's transforms."""
 ARITHMETIC = {"log": np.log, "log1p": np.log1p, "log10": np.log10, "sqrt": np.sqrt, "exp": np.exp}
 _QUOTIENT = re.compile(r"(?<![\w`{./])([A-Za-z_]\w*)\s*/\s*([A-Za-z_]\w*)(?![\w`}(/])")
-_ALLOWED_NODES = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.operator,
-    ast.unaryop, ast.Tuple, ast.List,
-)  # fmt: skip
+_ALLOWED_LEAVES = (ast.Constant, ast.Name, ast.Load, ast.keyword, ast.operator, ast.unaryop)
+_ALLOWED_NODES = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Call, ast.Tuple, ast.List, *_ALLOWED_LEAVES)
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Terms of a formula: tested, covariates, and the columns of the table that they name, tested ones first."""
-
-    tested: tuple[Term, ...]
-    nuisance: tuple[Term, ...]
-    columns: tuple[str, ...]
-
-
-def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
+def split_terms(
+    formula: str, term: str, columns: Sequence[str]
+) -> tuple[tuple[Term, ...], tuple[Term, ...], tuple[str, ...]]:
     """Parse a formula such as ``age + sex + site`` and find the tested term in it; a left-hand side is ignored.
+
+    Gives the tested terms, the covariates, and the columns of the table that they name, tested ones first.
 
     BadInputError if it cannot be parsed, names an unknown column or function, has no intercept, or if the term is
     missing or part of an interaction.
@@ -67,7 +60,7 @@ def split_terms(formula: str, term: str, columns: Sequence[str]) -> Terms:
                     f"on how the other factor is coded. Test {other}, or leave it out of the formula."
                 )
     used = dict.fromkeys(name for part in (*tested, *nuisance) for name in columns_of(part, columns))
-    return Terms(tested, nuisance, tuple(used))
+    return tested, nuisance, tuple(used)
 
 
 def columns_of(term: Term, columns: Sequence[str]) -> tuple[str, ...]:
@@ -124,9 +117,8 @@ def _names(factor: str, columns: Sequence[str]) -> set[str] | None:
 PARTICIPANT = "participant_id"
 ONE_PER_PERSON = ("sex", "apoe4")
 """Columns that cannot have two values in one participant."""
-ALWAYS_CATEGORIES = (
-    "site", "sex", "diagnosis", "label", "field_strength", "participant_id", "session_id", "fold",
-)  # fmt: skip
+_IDENTITY = ("participant_id", "session_id", "fold")
+ALWAYS_CATEGORIES = ("site", "sex", "diagnosis", "label", "field_strength", *_IDENTITY)
 """Columns whose numbers are category codes."""
 POOLED = "(few)"
 """Level that replaces levels with one participant."""
@@ -169,22 +161,22 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     cannot be used (`split_terms`), the tested term is unknown, constant or collinear with the covariates, or too few
     rows remain. Problems with covariates alone are recorded in ``dropped``.
     """
-    terms = split_terms(formula, term, [str(name) for name in frame.columns])
+    of_term, others, columns = split_terms(formula, term, [str(name) for name in frame.columns])
     participants = frame[PARTICIPANT] if PARTICIPANT in frame else pd.Series(np.arange(len(frame)), index=frame.index)
     dropped: dict[str, str] = {}
-    table = pd.DataFrame({name: _clean(frame[name], name) for name in terms.columns})
+    table = pd.DataFrame({name: _clean(frame[name], name) for name in columns})
     for name in ONE_PER_PERSON:
         if name in table:
             table[name] = _without_contradictions(table[name], participants, dropped)
-    tested_columns = {name for part in terms.tested for name in columns_of(part, terms.columns)}
-    unknown = [name for name in terms.columns if table[name].isna().all()]
+    tested_columns = {name for part in of_term for name in columns_of(part, columns)}
+    unknown = [name for name in columns if table[name].isna().all()]
     for name in unknown:
         if name in tested_columns:
             raise BadInputError(
                 f"column {name}: no known value, so {term} cannot be tested. Fill it or choose another column."
             )
         dropped[name] = "no known value in any row; left out of the model"
-    covariates = [part for part in terms.nuisance if not set(columns_of(part, terms.columns)) & set(unknown)]
+    covariates = [part for part in others if not set(columns_of(part, columns)) & set(unknown)]
     table = table.drop(columns=unknown)
     missing = {str(name): int(n) for name, n in table.isna().sum().items() if n}
     rows = np.flatnonzero(~table.isna().any(axis=1).to_numpy(bool)).astype(np.intp)
@@ -195,7 +187,7 @@ def design_of(formula: str, term: str, frame: pd.DataFrame) -> Design:
     if not len(table):
         counts = ", ".join(f"{name} ({n})" for name, n in missing.items())
         raise BadInputError(f"formula {formula!r}: no row has all values; missing in {counts or 'an empty table'}.")
-    tested, nuisance = _columns(terms.tested, covariates, table, formula)
+    tested, nuisance = _columns(of_term, covariates, table, formula)
     whole = pd.concat([tested, nuisance], axis=1).to_numpy(float)
     finite = np.isfinite(whole).all(axis=1)
     for name, lacking in zip([*tested.columns, *nuisance.columns], (~np.isfinite(whole)).sum(axis=0), strict=True):
@@ -215,13 +207,10 @@ def _clean(column: pd.Series, name: str) -> pd.Series:
         column = numbers.map(code_text, na_action="ignore")
     text = column.astype(object).map(lambda value: str(value).strip(), na_action="ignore")
     cleaned = text.where(text.notna() & ~text.isin(["n/a", "", "nan", "None", "<NA>"]), np.nan).astype(object)
-    return _numbers(cleaned) if name not in ALWAYS_CATEGORIES and cleaned.notna().any() else cleaned
-
-
-def _numbers(text: pd.Series) -> pd.Series:
-    """Numbers if every known value is one (a text column that is numeric except for ``n/a``), else the text."""
-    numbers = pd.to_numeric(text, errors="coerce")
-    return numbers.astype(float) if bool((numbers.notna() == text.notna()).all()) else text
+    if name in ALWAYS_CATEGORIES or not cleaned.notna().any():
+        return cleaned
+    numbers = pd.to_numeric(cleaned, errors="coerce")  # a text column that is numeric except for ``n/a``
+    return numbers.astype(float) if bool((numbers.notna() == cleaned.notna()).all()) else cleaned
 
 
 def _without_contradictions(column: pd.Series, participants: pd.Series, dropped: dict[str, str]) -> pd.Series:

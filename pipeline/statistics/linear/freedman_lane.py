@@ -268,8 +268,6 @@ def largest_by_chance(largest: Floats, alpha: float) -> float:
 
     `largest` (permutations,): the largest statistic of each permutation over the family.
 
-    Examples
-    --------
     >>> largest_by_chance(np.arange(1.0, 100.0), 0.05)  # 96 to 99 exceed it: (4 + 1) / (99 + 1)
     95.0
     """
@@ -279,10 +277,9 @@ def largest_by_chance(largest: Floats, alpha: float) -> float:
 
 
 def _measure(
-    residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal_variances: bool,
-    kinds: Indices,
-) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats, Floats]:  # fmt: skip
-    """Threshold of sizes, statistic, df, and what `tally` gives."""
+    residuals: Floats, model: LinearModel, permutations: Permutations, confidence: float, equal: bool, kinds: Indices
+) -> tuple[Floats, Floats, Floats, Indices, Floats, Floats, Floats]:
+    """Threshold of sizes, statistic, df, and what `tally` gives; `equal`: with one variance."""
     r_squared = ((model.tested.T @ residuals) ** 2).sum(axis=0)
     if model.groups is not None:
         by_group = StudentisedModel(model.tested, model.nuisance, model.groups, model.stays)
@@ -292,7 +289,7 @@ def _measure(
         size, step = partial(by_group.size, deviations=deviations), by_group.step(alike, CHUNK_BYTES)
         return threshold, statistic, df, *tally(size, step, permutations, alike, threshold, confidence, kinds)
     as_observed = np.arange(len(residuals), dtype=np.intp)[None]
-    if equal_variances or model.tested.shape[1] > 1:
+    if equal or model.tested.shape[1] > 1:
         plain = HomoscedasticModel(model.tested, model.moving_nuisance, model.df)
         measured = plain.size(as_observed, residuals)[0]
         threshold = measured * (1 - TIE_TOLERANCE) - ROUNDING

@@ -182,8 +182,6 @@ class Exchangeability:
         Munzel 2000, Biometrical J. 42:17), whatever level and scale a block's network has. A column with a missing
         value stays as it is.
 
-        Examples
-        --------
         >>> within = Exchangeability.free(4).in_blocks(["a", "a", "b", "b"])
         >>> within.ranked(np.array([[3.0], [1.0], [5.0], [5.0]]))[:, 0].tolist()
         [0.75, 0.25, 0.5, 0.5]
@@ -257,8 +255,6 @@ class Exchangeability:
 def two_sided_p(observed: Floats, null: Floats, exact: bool) -> Floats:
     """Share of permutations null (m, ...) at least as extreme as the observed statistic (...), NaN where that is.
 
-    Examples
-    --------
     >>> float(two_sided_p(np.array(2.0), np.array([1.0, -2.0, 0.5]), exact=False))
     0.5
     """
@@ -322,8 +318,6 @@ def random_orders(count: int, n: int, rng: np.random.Generator) -> NDArray[np.in
 def benjamini_hochberg(p: Floats) -> Floats:
     """Adjusted p values that control the false discovery rate; missing tests (NaN) are ignored.
 
-    Examples
-    --------
     >>> benjamini_hochberg(np.array([0.01, np.nan, 0.04])).tolist()
     [0.02, nan, 0.04]
     """
@@ -337,8 +331,6 @@ def benjamini_hochberg(p: Floats) -> Floats:
 def pooled_fdr(pooled: Floats, p: Floats) -> Floats:
     """`benjamini_hochberg` of p from pooled permutations (`studentised.pooled_p`), at least p.
 
-    Examples
-    --------
     >>> pooled_fdr(np.array([0.0001, 0.03]), np.array([0.01, 0.02])).tolist()
     [0.01, 0.03]
     """

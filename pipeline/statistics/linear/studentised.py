@@ -175,8 +175,6 @@ def pooled_p(sizes: NDArray[Any], threshold: Floats, kinds: Indices, exact: bool
     comparable between the columns of a kind; `threshold` is what they must reach; `exact`: the observed order is among
     them.
 
-    Examples
-    --------
     >>> sizes = np.array([[0.5, 1.0, 1.5], [0.0, 2.0, 3.0]])
     >>> pooled_p(sizes, np.array([1.5, 2.5]), np.zeros(2, np.intp), exact=False).round(3).tolist()  # 4, 2 of 7
     [0.571, 0.286]

@@ -34,8 +34,6 @@ def within_squares(points: Floats, numbers: Sequence[int]) -> Floats:
 
     Each merge of Ward's tree adds half its squared height.
 
-    Examples
-    --------
     >>> within_squares(np.array([[0.0], [2.0], [9.0], [9.0]]), [1, 2, 3]).round(12).tolist()
     [66.0, 2.0, 0.0]
     """
@@ -136,8 +134,6 @@ def adjusted_rand(first_labels: Labels, second_labels: Labels) -> float:
 
     scikit-learn's `adjusted_rand_score`, the oracle of the tests, takes 4 ms per call because it checks its input.
 
-    Examples
-    --------
     >>> adjusted_rand(np.array([1, 1, 2, 2]), np.array([5, 5, 3, 3]))
     1.0
     """

@@ -15,6 +15,7 @@ import pandas as pd
 
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.config.statistics import NormativeConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -25,39 +26,23 @@ from heatlas.pipeline.statistics.data.values import joined, participant_codes, p
 from heatlas.pipeline.statistics.linear.fold_effect import FOLD, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import benjamini_hochberg
-from heatlas.pipeline.statistics.normative.clustering import (
-    Consensus,
-    Gap,
-    adjusted_rand,
-    consensus,
-    gap_statistic,
-    stability,
-)
-from heatlas.pipeline.statistics.normative.w_scores import (
-    calibration_table,
-    fingerprint_table,
-    norm_table,
-    score,
-    score_table,
-)
+from heatlas.pipeline.statistics.normative import clustering, w_scores
 from heatlas.pipeline.statistics.resampling.means import caveats_of_groups
-from heatlas.pipeline.statistics.tables import declared, declared_tables
 
 MIN_PARTICIPANTS = 10
 """Smallest number of patients for subtyping."""
-COMPARED = (
-    "level", "mmse", "cdr", "cdrsb", "adas11", "adas13", "moca", "faq", "hippocampus_mm3", "hippocampus/tiv", "tiv_mm3",
-    "age", "education", "apoe4", "abeta", "tau", "ptau", "probability",
-)  # fmt: skip
+_SCORES = ("mmse", "cdr", "cdrsb", "adas11", "adas13", "moca", "faq")
+_VOLUMES = ("hippocampus_mm3", "hippocampus/tiv", "tiv_mm3")
+COMPARED = ("level", *_SCORES, *_VOLUMES, "age", "education", "apoe4", "abeta", "tau", "ptau", "probability")
 """Variables that subtypes are compared in, if available; severity first."""
 OF_VOLUME = ("hippocampus_mm3", "hippocampus/tiv")
 """Variables that subtypes by volume are derived from."""
 OF_NETWORKS = ("probability", "level")
 """Variables that depend on the network of the fold."""
 
-SUBTYPES_TABLE = declared("subtypes")
-SUBTYPE_NUMBERS_TABLE = declared("subtype_numbers")
-SUBTYPE_COMPARISON_TABLE = declared("subtype_comparison")
+SUBTYPES_TABLE = declared("subtypes", __file__)
+SUBTYPE_NUMBERS_TABLE = declared("subtype_numbers", __file__)
+SUBTYPE_COMPARISON_TABLE = declared("subtype_comparison", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +112,9 @@ def find_subtypes(fingerprints: pd.DataFrame, source: str, fold_of: Mapping[str,
         return Subtypes(source, people, points, np.ones(n, np.intp), np.full(n, np.nan), pd.DataFrame([row]))
     largest = min(settings.max_subtypes, n // 2)
     rng = [generator(config.seed, "statistics", "subtypes", source, step) for step in ("gap", "consensus", "stability")]
-    gap = gap_statistic(pattern, largest, settings.resamples, rng[0])
-    groups = consensus(pattern, range(2, largest + 1), settings.resamples, rng[1])
-    agreement = stability(pattern, [partition.labels for partition in groups], settings.resamples, rng[2])
+    gap = clustering.gap_statistic(pattern, largest, settings.resamples, rng[0])
+    groups = clustering.consensus(pattern, range(2, largest + 1), settings.resamples, rng[1])
+    agreement = clustering.stability(pattern, [partition.labels for partition in groups], settings.resamples, rng[2])
     smallest = [n, *(int(np.bincount(partition.labels)[1:].min()) for partition in groups)]
     chosen = gap.number
     if smallest[chosen - 1] < settings.min_subtype_participants:
@@ -158,7 +143,7 @@ def _pattern(points: Floats, folds: Sequence[str], source: str, settings: Normat
 
 
 def _number_table(
-    gap: Gap, groups: Sequence[Consensus], agreement: Floats, smallest: Sequence[int], chosen: int
+    gap: clustering.Gap, groups: Sequence[clustering.Consensus], agreement: Floats, smallest: Sequence[int], chosen: int
 ) -> pd.DataFrame:
     """One row per number of groups; agreement is undefined for one group."""
     low, high = np.quantile(agreement, [0.05, 0.95], axis=0)
@@ -245,13 +230,19 @@ def _compared(
 def _agreement(solution: Subtypes, name: str, other: Mapping[str, Any]) -> dict[str, Any]:
     shared = [i for i, participant in enumerate(solution.participants) if participant in other]
     theirs = np.unique([str(other[solution.participants[i]]) for i in shared], return_inverse=True)[1]
-    value = adjusted_rand(solution.labels[shared], theirs.astype(np.intp))
+    value = clustering.adjusted_rand(solution.labels[shared], theirs.astype(np.intp))
     row = {"source": solution.source, "compared": name, "measure": "adjusted Rand", "value": value}
     return row | {"n_participants": len(shared), "n_permutations": 0, "exact": False}
 
 
-NORMATIVE_TABLES = declared_tables(
-    "w_scores", "w_norms", "w_calibration", "w_fingerprints", "subtypes", "subtype_numbers", "subtype_comparison"
+NORMATIVE_TABLES = (
+    w_scores.W_SCORES_TABLE,
+    w_scores.W_NORMS_TABLE,
+    w_scores.W_CALIBRATION_TABLE,
+    w_scores.W_FINGERPRINTS_TABLE,
+    SUBTYPES_TABLE,
+    SUBTYPE_NUMBERS_TABLE,
+    SUBTYPE_COMPARISON_TABLE,
 )
 
 
@@ -271,18 +262,18 @@ def normative_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
             f"norms: no participant of {config.cohort.negative} outside a test fold has out-of-fold values. "
             'Set cohort.split = "folds", or check cohort.negative.'
         )
-    scored = [score(features, scans, config) for features in scans.sources]
-    scores = pd.concat([score_table(source, scans) for source in scored], ignore_index=True)
-    fingerprints = fingerprint_table(scores)
+    scored = [w_scores.score(features, scans, config) for features in scans.sources]
+    scores = pd.concat([w_scores.score_table(source, scans) for source in scored], ignore_index=True)
+    fingerprints = w_scores.fingerprint_table(scores)
     patients = fingerprints[fingerprints["label"] == config.cohort.positive]
     positive = (scans.frame["label"] == config.cohort.positive).to_numpy(bool)
     frame = scans.frame[positive]
     fold_of = dict(zip(frame["participant_id"], np.array(scans.fold, dtype=object)[positive], strict=True))
     solutions = [find_subtypes(patients, source.features.source, fold_of, config) for source in scored]
-    calibration = [calibration_table(source, scans, config.cohort.negative) for source in scored]
+    calibration = [w_scores.calibration_table(source, scans, config.cohort.negative) for source in scored]
     return {
         "w_scores": inputs.as_named(scores),
-        "w_norms": pd.concat([norm_table(source) for source in scored], ignore_index=True),
+        "w_norms": pd.concat([w_scores.norm_table(source) for source in scored], ignore_index=True),
         "w_calibration": pd.concat(calibration, ignore_index=True),
         "w_fingerprints": fingerprints,
         "subtypes": pd.concat([source.table() for source in solutions], ignore_index=True),

@@ -19,11 +19,11 @@ from scipy.stats import norm as normal
 from scipy.stats import t as student
 
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.features import NO_FOLD, VOLUME, CovariateColumns, FoldedScans, RegionFeatures
 from heatlas.pipeline.statistics.data.values import joined, stacked
-from heatlas.pipeline.statistics.tables import declared
 
 NO_SPREAD = 1e-12
 """Residual variance, relative to the mean square, below which controls count as constant."""
@@ -146,10 +146,10 @@ def comparable_controls(
     return ControlGroup(others, f"{len(others)} {label}") if len(others) >= FEWEST_CONTROLS else None
 
 
-W_SCORES_TABLE = declared("w_scores")
-W_NORMS_TABLE = declared("w_norms")
-W_CALIBRATION_TABLE = declared("w_calibration")
-W_FINGERPRINTS_TABLE = declared("w_fingerprints")
+W_SCORES_TABLE = declared("w_scores", __file__)
+W_NORMS_TABLE = declared("w_norms", __file__)
+W_CALIBRATION_TABLE = declared("w_calibration", __file__)
+W_FINGERPRINTS_TABLE = declared("w_fingerprints", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +196,6 @@ def norm_of(
 
 
 def score_table(scores: Scores, scans: FoldedScans) -> pd.DataFrame:
-    """One row per scan and group; columns of `W_SCORES_TABLE`."""
     groups, frame = scores.features.groups, scans.frame
     rows = np.repeat(np.arange(len(frame)), len(groups))
     table = frame.iloc[rows][["participant_id", "session_id", "scan_id", "label"]].reset_index(drop=True)
@@ -222,7 +221,6 @@ def _means_of_networks(scans: FoldedScans, source: str) -> list[str | None]:
 
 
 def norm_table(scores: Scores) -> pd.DataFrame:
-    """One row per fold and group; columns of `W_NORMS_TABLE`."""
     tables = []
     for fold, (norm, covariates) in scores.norms.items():
         left_out = [f"covariate {name} left out: {reason}" for name, reason in covariates.dropped.items()]

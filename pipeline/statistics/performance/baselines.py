@@ -12,22 +12,13 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import participant_codes
 from heatlas.pipeline.statistics.performance.classification import weighted_auc_within
-from heatlas.pipeline.statistics.resampling.bootstrap import (
-    AS_IT_IS,
-    LOG,
-    LOGIT,
-    participant_draws,
-    ratio,
-    scaled_intervals,
-    strata_of,
-    weighted_mean,
-)
-from heatlas.pipeline.statistics.tables import declared
+from heatlas.pipeline.statistics.resampling import bootstrap
 from heatlas.pipeline.training.baselines.stage import BASELINES
 
 BETTER, WORSE, ALIKE = "better than", "worse than", "no better than"
@@ -37,7 +28,7 @@ AUC, BALANCED = "auc_within_folds", "balanced_accuracy"
 PERMUTATIONS = 1999
 ROUNDING = 1e-12
 
-BASELINES_TABLE = declared("baselines")
+BASELINES_TABLE = declared("baselines", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,13 +95,13 @@ def _measures(compared: _Compared, fold: NDArray[Any]) -> Mapping[str, Callable[
         return np.mean(every, axis=0)  # type: ignore[no-any-return]
 
     if not units:
-        return {"mae": lambda score, weights: weighted_mean(np.abs(score[:, 0] - target), weights)}
-    return {AUC: areas, BALANCED: lambda score, weights: _balanced_accuracy(target, _classes(score), weights)}
+        return {"mae": lambda score, weights: bootstrap.weighted_mean(np.abs(score[:, 0] - target), weights)}
 
+    def balanced(score: Floats, weights: Floats) -> Floats:
+        classes = (score[:, 0] > 0.5).astype(float) if score.shape[1] == 1 else score.argmax(axis=1).astype(float)
+        return _balanced_accuracy(target, classes, weights)
 
-def _classes(score: Floats) -> Floats:
-    """The class that scores say."""
-    return (score[:, 0] > 0.5).astype(float) if score.shape[1] == 1 else score.argmax(axis=1).astype(float)
+    return {AUC: areas, BALANCED: balanced}
 
 
 def _exchange(compared: _Compared, fold: NDArray[Any], swap: Flags) -> Floats:
@@ -141,11 +132,11 @@ def _rows(
             network, baseline = (of(score, drawn[:, codes]) for score in (compared.network, compared.baseline))
             return np.stack([baseline, network - baseline], axis=1)
 
-        scales = [LOGIT if compared.units else LOG, AS_IT_IS]
-        intervals = scaled_intervals(both_of, strata, scales, Resampling(draws, rng))
+        scales = [bootstrap.LOGIT if compared.units else bootstrap.LOG, bootstrap.AS_IT_IS]
+        intervals = bootstrap.scaled_intervals(both_of, strata, scales, Resampling(draws, rng))
         less, more, p = intervals.low[1], intervals.high[1], np.nan
         if metric != BALANCED:  # of areas Student's t is too wide (docs/benchmarks/statistics.md)
-            less, more = _percentiles(both_of(participant_draws(strata.tolist(), draws, rng))[:, 1])
+            less, more = _percentiles(both_of(bootstrap.participant_draws(strata.tolist(), draws, rng))[:, 1])
             exchanged = (rng.random((PERMUTATIONS, len(people))) < 0.5)[:, codes]
             both_ways = [_exchange(compared, fold, swap) for swap in (exchanged, ~exchanged)]
             beyond = np.abs(both_ways[0] - both_ways[1]) >= abs(of_network - of_baseline) - ROUNDING
@@ -161,7 +152,9 @@ def _strata(both: pd.DataFrame, codes: Indices, compared: _Compared) -> Indices:
     """Fold and class of each participant, whose numbers the splits fix; who has scans of both classes is of neither."""
     of_class = pd.Series(both["class"].to_numpy(float) if compared.units else np.zeros(len(both))).groupby(codes)
     kinds = pd.factorize(pd.MultiIndex.from_arrays([of_class.min(), of_class.max()]))[0]
-    return strata_of(pd.factorize(both["fold"].groupby(codes).first())[0].astype(np.intp), kinds.astype(np.intp))
+    return bootstrap.strata_of(
+        pd.factorize(both["fold"].groupby(codes).first())[0].astype(np.intp), kinds.astype(np.intp)
+    )
 
 
 def _balanced_accuracy(target: Floats, predicted: Floats, weights: Floats) -> Floats:
@@ -169,7 +162,7 @@ def _balanced_accuracy(target: Floats, predicted: Floats, weights: Floats) -> Fl
     right, classes = (predicted == target).astype(float), np.unique(target)
     if len(classes) == 1:
         return np.full(len(weights), np.nan)
-    recalls = [ratio(weights @ (right * side), weights @ side) for side in (target == k for k in classes)]
+    recalls = [bootstrap.ratio(weights @ (right * side), weights @ side) for side in (target == k for k in classes)]
     return np.mean(recalls, axis=0)  # type: ignore[no-any-return]
 
 
@@ -217,8 +210,6 @@ def _ranks(score: Floats, fold: NDArray[Any]) -> Floats:
 def verdict(low: float, high: float, p: float, less_is_better: bool) -> str:
     """What interval and p of the difference say of the network, if they agree; a smaller error is better.
 
-    Examples
-    --------
     >>> verdict(0.01, 0.1, 0.01, False), verdict(-0.2, 0.1, 0.3, False), verdict(0.5, 1.0, float("nan"), True)
     ('better than', 'no better than', 'worse than')
     >>> verdict(0.01, 0.1, 0.051, False)

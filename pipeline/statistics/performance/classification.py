@@ -15,25 +15,18 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from statsmodels.stats.proportion import proportion_confint
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats, Indices, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined, participant_codes
-from heatlas.pipeline.statistics.resampling.bootstrap import (
-    LOGIT,
-    IntervalScale,
-    ratio,
-    scaled_intervals,
-    strata_of,
-    with_exact_shares,
-)
-from heatlas.pipeline.statistics.tables import declared
+from heatlas.pipeline.statistics.resampling import bootstrap
 
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 """Edges of the probability bins: narrow at the ends, where most predictions lie."""
 
-CALIBRATION_TABLE = declared("calibration")
-PRECISION_RECALL_TABLE = declared("precision_recall")
+CALIBRATION_TABLE = declared("calibration", __file__)
+PRECISION_RECALL_TABLE = declared("precision_recall", __file__)
 
 
 def calibration_table(predictions: pd.DataFrame, confidence: float) -> pd.DataFrame:
@@ -86,14 +79,14 @@ def participants_of(frame: pd.DataFrame, of_class: str | None) -> tuple[Indices,
     codes, names = participant_codes(frame["participant_id"].tolist())
     first = frame.iloc[np.unique(codes, return_index=True)[1]]
     classes = np.zeros(len(first), np.intp) if of_class is None else pd.factorize(first[of_class])[0].astype(np.intp)
-    return codes, names, strata_of(pd.factorize(first["fold"])[0].astype(np.intp), classes)
+    return codes, names, bootstrap.strata_of(pd.factorize(first["fold"])[0].astype(np.intp), classes)
 
 
 def measured_by_fold(
     predictions: pd.DataFrame,
     measure: Measure,
     of_class: str | None,
-    scales: Callable[[str], IntervalScale],
+    scales: Callable[[str], bootstrap.IntervalScale],
     settings: StatisticsConfig,
     rng: np.random.Generator,
 ) -> pd.DataFrame:
@@ -111,15 +104,15 @@ def measured_by_fold(
             return np.stack(list(measure(frame, weights[:, codes]).values()), axis=1)
 
         of_metrics = [scales(name) for name in estimates]
-        intervals = scaled_intervals(statistic, strata, of_metrics, Resampling.draws(settings, rng))
+        intervals = bootstrap.scaled_intervals(statistic, strata, of_metrics, Resampling.draws(settings, rng))
         for place, (metric, value) in enumerate(estimates.items()):
             bounds = (intervals.low[place], intervals.high[place], intervals.method[place])
             rows.append([fold, metric, float(value[0]), *bounds, len(names), len(frame)])
     return pd.DataFrame(rows, columns=list(_MEASURED))
 
 
-PERFORMANCE_TABLE = declared("performance")
-ROC_TABLE = declared("roc")
+PERFORMANCE_TABLE = declared("performance", __file__)
+ROC_TABLE = declared("roc", __file__)
 
 
 WITHIN_FOLDS = "auc_within_folds"
@@ -135,7 +128,7 @@ LEAVES_OUT_RETRAINING = "the interval leaves out how results vary when networks 
 
 def weighted_auc(target: Floats, score: Floats, weights: Floats) -> Floats:
     """Area under the ROC curve (draws,): a positive scores above a negative, ties counted half; NaN without a class."""
-    return ratio(*_wins(target, score, weights))
+    return bootstrap.ratio(*_wins(target, score, weights))
 
 
 def weighted_auc_within(target: Floats, score: Floats, fold: NDArray[Any], weights: Floats) -> Floats:
@@ -148,7 +141,7 @@ def weighted_auc_within(target: Floats, score: Floats, fold: NDArray[Any], weigh
         _wins(target[fold == number], score[fold == number], weights[:, fold == number]) for number in np.unique(fold)
     ]
     wins, pairs = np.sum(parts, axis=0)
-    return ratio(wins, pairs)
+    return bootstrap.ratio(wins, pairs)
 
 
 def _wins(target: Floats, score: Floats, weights: Floats) -> tuple[Floats, Floats]:
@@ -168,8 +161,8 @@ def weighted_average_precision(target: Floats, score: Floats, weights: Floats) -
     order, starts = np.argsort(level, kind="stable"), np.cumsum(sizes) - sizes
     positive = np.add.reduceat((weights * target)[:, order], starts, axis=1)
     called = np.cumsum(np.add.reduceat(weights[:, order], starts, axis=1), axis=1)
-    precision = np.nan_to_num(ratio(np.cumsum(positive, axis=1), called))
-    return ratio((positive * precision).sum(axis=1), positive.sum(axis=1))
+    precision = np.nan_to_num(bootstrap.ratio(np.cumsum(positive, axis=1), called))
+    return bootstrap.ratio((positive * precision).sum(axis=1), positive.sum(axis=1))
 
 
 def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Floats) -> dict[str, Floats]:
@@ -178,23 +171,22 @@ def metrics(target: Floats, predicted: Floats, probability: Floats, weights: Flo
     target, predicted (0 or 1) and probability of class 1 have shape (scans,), weights (draws, scans).
     """
     right = (target == predicted).astype(float)
-    sensitivity = ratio(weights @ (right * target), weights @ target)
-    specificity = ratio(weights @ (right * (1 - target)), weights @ (1 - target))
+    sensitivity = bootstrap.ratio(weights @ (right * target), weights @ target)
+    specificity = bootstrap.ratio(weights @ (right * (1 - target)), weights @ (1 - target))
     return {
         "balanced_accuracy": (sensitivity + specificity) / 2,
         "sensitivity": sensitivity,
         "specificity": specificity,
-        "accuracy": ratio(weights @ right, weights.sum(axis=1)),
+        "accuracy": bootstrap.ratio(weights @ right, weights.sum(axis=1)),
         "auc": weighted_auc(target, probability, weights),
         "average_precision": weighted_average_precision(target, probability, weights),
-        "brier": ratio(weights @ (probability - target) ** 2, weights.sum(axis=1)),
+        "brier": bootstrap.ratio(weights @ (probability - target) ** 2, weights.sum(axis=1)),
     }
 
 
 def performance_table(
     predictions: pd.DataFrame, settings: StatisticsConfig, seed: int, repeats: int = 1
 ) -> pd.DataFrame:
-    """All metrics, over all folds together and in each; columns of `PERFORMANCE_TABLE`."""
     rows = []
     for fold, frame in by_fold(predictions).items():
         rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))
@@ -219,7 +211,6 @@ def roc_table(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def performance_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``performance``, ``roc``, ``precision_recall`` and ``calibration``, over all predictions."""
     predictions, settings = inputs.predictions, inputs.config.statistics
     return {
         "performance": performance_table(predictions, settings, inputs.seed, inputs.config.training.repeats),
@@ -247,14 +238,16 @@ def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.ra
 
     estimates = of_weights(np.ones((1, len(names))))
     counts = {"n_positive": int(target.sum()), "n_negative": int((1 - target).sum())}
-    intervals = scaled_intervals(statistic, strata, [LOGIT] * len(estimates), Resampling.draws(settings, rng))
+    intervals = bootstrap.scaled_intervals(
+        statistic, strata, [bootstrap.LOGIT] * len(estimates), Resampling.draws(settings, rng)
+    )
     of_class = {"sensitivity": codes[target == 1], "specificity": codes[target == 0], "accuracy": codes}
     shares = {
         i: (float(value[0]), len(np.unique(of_class[metric])))
         for i, (metric, value) in enumerate(estimates.items())
         if metric in of_class
     }
-    intervals = with_exact_shares(intervals, shares, settings.confidence)
+    intervals = bootstrap.with_exact_shares(intervals, shares, settings.confidence)
     few = min(len(np.unique(codes[target == side])) for side in (0, 1)) < FEW
     caveats = {"brier": FEW_WRONG} if few else {}
     return [

@@ -19,6 +19,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, Task, task_of
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Floats
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs, renamed
@@ -40,10 +41,7 @@ from heatlas.pipeline.statistics.resampling.bootstrap import (
     weighted_slope,
 )
 from heatlas.pipeline.statistics.resampling.means import VERY_SKEWED
-from heatlas.pipeline.statistics.tables import declared
 from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE
-
-PERFORMANCE_NUMBER_TABLE = declared("performance_number")
 
 SKEWED = "the target is skewed: its few largest values decide r and r2, and the interval of 95 % misses 6 to 9 %"
 """Where the target's skewness is above `VERY_SKEWED` (docs/benchmarks/statistics.md)."""
@@ -74,7 +72,6 @@ def number_metrics(target: Floats, predicted: Floats, corrected: Floats, weights
 
 
 def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
-    """Table ``performance_number``, over all folds together and in each."""
 
     def statistic(frame: pd.DataFrame, weights: Floats) -> Mapping[str, Floats]:
         target, predicted, corrected = (
@@ -91,8 +88,7 @@ def number_tables(inputs: StatisticsInputs) -> pd.DataFrame:
     return table.assign(note=pd.Series(SKEWED, table.index, dtype=object).where(of_squares & is_skewed, None))
 
 
-PERFORMANCE_CLASSES_TABLE = declared("performance_classes")
-CONFUSION_TABLE = declared("confusion")
+CONFUSION_TABLE = declared("confusion", __file__)
 
 
 def class_metrics(
@@ -128,7 +124,6 @@ def confusion_table(predictions: pd.DataFrame, classes: Sequence[str]) -> pd.Dat
 
 
 def classes_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
-    """Tables ``performance_classes`` and ``confusion``."""
     classes = inputs.config.cohort.labels
 
     def measure(frame: pd.DataFrame, weights: Floats) -> Mapping[str, Floats]:
@@ -145,7 +140,7 @@ OF_FOLDS = "mean of folds"
 LIMITS: Mapping[str, tuple[float, float]] = {"r": (-1.0, 1.0), "mae": (0.0, np.inf)}
 """Smallest and largest possible value of metrics that are no share of 1."""
 
-PERFORMANCE_REPEATS_TABLE = declared("performance_repeats")
+PERFORMANCE_REPEATS_TABLE = declared("performance_repeats", __file__)
 
 
 def corrected_interval(values: Floats, test_to_train: float, confidence: float) -> tuple[float, float]:
@@ -153,8 +148,6 @@ def corrected_interval(values: Floats, test_to_train: float, confidence: float) 
 
     `values` (k,): performance in each test fold; `test_to_train`: test participants over training participants.
 
-    Examples
-    --------
     >>> low, high = corrected_interval(np.array([0.7, 0.8, 0.9]), 0.5, 0.95)
     >>> round(low, 4), round(high, 4)
     (0.4072, 1.1928)

@@ -23,35 +23,19 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
+from heatlas.pipeline.statistics.data import members as people
 from heatlas.pipeline.statistics.data.features import CovariateColumns
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
-from heatlas.pipeline.statistics.data.members import (
-    CONVERTED,
-    FOLLOWED,
-    OTHER_DEMENTIA,
-    TO_CONVERSION,
-    first_visits,
-    log_odds,
-    networks_of,
-)
 from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.linear.fold_effect import centred_within
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability, add_false_discovery_rate, two_sided_p
-from heatlas.pipeline.statistics.progression.hazards import (
-    SINGULAR,
-    Hazard,
-    comparable_pairs,
-    concordance,
-    hazard_per_sd,
-    martingale_residuals,
-    score_statistics,
-)
+from heatlas.pipeline.statistics.progression import hazards
 from heatlas.pipeline.statistics.requested import SHORT_NAMES
-from heatlas.pipeline.statistics.tables import declared
 
 MODEL = "model"
 COMPARATORS = ("hippocampus/tiv", "mmse", "age")
@@ -90,7 +74,7 @@ class Conversions:
     def scalar(self, predictor: str) -> Floats:
         """Value of the model's log odds or of a comparator; NaN where unknown or infinite."""
         if predictor == MODEL:
-            values = log_odds(self.frame)
+            values = people.log_odds(self.frame)
         elif predictor == "hippocampus/tiv":
             values = (self.frame["hippocampus_mm3"] / self.frame["tiv_mm3"]).to_numpy(float)
         else:
@@ -100,7 +84,7 @@ class Conversions:
     @property
     def network(self) -> Indices:
         """Integer code of the set of networks applied to each participant."""
-        return pd.factorize(networks_of(self.frame))[0].astype(np.intp)
+        return pd.factorize(people.networks_of(self.frame))[0].astype(np.intp)
 
     @property
     def note(self) -> str | None:
@@ -121,21 +105,21 @@ def conversions(applied: AppliedScans | None) -> Conversions:
     mci = frame[frame["diagnosis"] == "MCI"]
     if mci.empty:
         raise BadInputError("scans.tsv: column diagnosis: no scan that the networks were applied to has MCI.")
-    missing = [name for name in (CONVERTED, FOLLOWED) if name not in frame.columns]
+    missing = [name for name in (people.CONVERTED, people.FOLLOWED) if name not in frame.columns]
     if missing:
         raise BadInputError(
             f"clinical.tsv: column {', '.join(missing)} is missing, so conversion is unknown. It comes from the "
             "input's visits table (ADNIMERGE, DXSUM), or sessions.tsv in a BIDS dataset."
         )
-    first = first_visits(mci)
-    later = [TO_CONVERSION, OTHER_DEMENTIA]  # missing if no one converted, or from some inputs
+    first = people.first_visits(mci)
+    later = [people.TO_CONVERSION, people.OTHER_DEMENTIA]  # missing if no one converted, or from some inputs
     first = first.reindex(columns=first.columns.union(later, sort=False))
-    event = first[CONVERTED].astype(float) == 1
-    time = first[TO_CONVERSION].astype(float).where(event, first[FOLLOWED].astype(float))
-    time = time.where(first[CONVERTED].notna())
+    event = first[people.CONVERTED].astype(float) == 1
+    time = first[people.TO_CONVERSION].astype(float).where(event, first[people.FOLLOWED].astype(float))
+    time = time.where(first[people.CONVERTED].notna())
     unknown, late = time.isna(), time <= 0
     usable = ~(unknown | late)
-    competing = first[OTHER_DEMENTIA].astype(float)
+    competing = first[people.OTHER_DEMENTIA].astype(float)
     kept = first.assign(time=time, event=event, competing=competing)[usable]
     left_out = {
         "neither conversion nor follow-up known": int(unknown.sum()),
@@ -155,7 +139,7 @@ PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same part
 WELL_POWERED = 2
 """Factor on the required events per variable below which a note warns; 10 in all, the rule of Peduzzi et al. (1995)."""
 
-COX_TABLE = declared("cox")
+COX_TABLE = declared("cox", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +186,6 @@ class _Fitted:
 
 
 def cox_table(cohort: Conversions, settings: StatisticsConfig, seed: int) -> pd.DataFrame:
-    """All models; columns of `COX_TABLE`."""
     everything = list(predictors(cohort, settings.fold_effect))
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for model, formula in ((ALONE, ""), (ADJUSTED, adjusted_formula(settings))):
@@ -259,34 +242,34 @@ def _with_family_notes(families: Iterator[_Fitted]) -> list[_Fitted]:
 
 def _rows(cohort: Conversions, together: _Fitted, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
     time, event = cohort.time[together.complete], cohort.event[together.complete]
-    pairs = comparable_pairs(time, event)
+    pairs = hazards.comparable_pairs(time, event)
     competing, n = cohort.competing[together.complete], len(time)
     base: dict[str, Any] = {"covariates": " + ".join(together.covariates) or None, "event": AT_ANY_TIME}
     base |= {"n_participants": n, "n_scans": n, "n_missing": int((~together.complete).sum())}
     base |= {"n_events": int(event.sum()), "n_censored": int((~event).sum())}
     base["n_competing"] = None if np.isnan(competing).all() else int(np.nansum(competing))
     columns, (tests, refused) = together.columns, _tests(time, event, together, settings, seed)
+    variables, few_events = 1 + columns.shape[1], None
+    if not refused and event.sum() < WELL_POWERED * settings.progression.min_events_per_variable * variables:
+        few_events = f"few events: {event.sum() / variables:.3g} per variable"
     rows = []
     for place, predictor in enumerate(together.members):
         x = together.known(predictor)
-        hazard = Hazard.none(refused) if refused else hazard_per_sd(time, event, x, columns, settings.confidence)
+        hazard = (
+            hazards.Hazard.none(refused)
+            if refused
+            else hazards.hazard_per_sd(time, event, x, columns, settings.confidence)
+        )
         changes = CHANGES if hazard.p_proportional < NOT_PROPORTIONAL else None
-        few_events = None if refused else _few_events_note(event, together, settings)
         notes = [hazard.note, changes, few_events, *together.notes, cohort.note]
         notes += [together.family] if predictor.name == RELEVANCE else []
         row: dict[str, Any] = {"predictor": predictor.name, "map": predictor.map, "group": predictor.group}
         row |= {"hazard_ratio": hazard.ratio, "ci_low": hazard.low, "ci_high": hazard.high}
         row |= {"p_wald": hazard.p_wald, "p_proportional": hazard.p_proportional}
-        row["concordance"] = float(concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan
+        row["concordance"] = float(hazards.concordance(x, pairs)[0]) if len(x) and np.ptp(x) > 0 else np.nan
         row["note"] = "; ".join(filter(None, notes)) or None
         rows.append(base | {name: values[place] for name, values in tests.items()} | row)
     return rows
-
-
-def _few_events_note(event: Flags, together: _Fitted, settings: StatisticsConfig) -> str | None:
-    variables = 1 + together.columns.shape[1]
-    needed = settings.progression.min_events_per_variable * variables
-    return f"few events: {event.sum() / variables:.3g} per variable" if event.sum() < WELL_POWERED * needed else None
 
 
 def _tests(
@@ -301,16 +284,16 @@ def _tests(
         required = f"{needed} {'is' if needed == 1 else 'are'} needed for {counted(variables, 'variable')}"
         return nothing, f"{counted(event.sum(), 'conversion')}; {required}"
     try:
-        residuals = martingale_residuals(time, event, together.columns)
+        residuals = hazards.martingale_residuals(time, event, together.columns)
     except (np.linalg.LinAlgError, ValueError):
-        return nothing, SINGULAR
+        return nothing, hazards.SINGULAR
     rng = generator(seed, "statistics", "cox", variables)
     network = None if together.network is None else together.network.tolist()
     order = Exchangeability.free(len(time)).in_blocks(network).permutations(settings.permutations, rng)
     if len(order) < 2:
         return nothing, ALONE_WITH_NETWORK
     x = np.column_stack([together.known(member) for member in together.members])
-    observed, null = score_statistics(residuals, x, together.columns, order.rows)
+    observed, null = hazards.score_statistics(residuals, x, together.columns, order.rows)
     regions = np.array([member.name == RELEVANCE for member in together.members]) & ~np.isnan(observed)
     p = two_sided_p(observed, null, order.exact)
     p_fwe = np.full(count, np.nan)

@@ -204,8 +204,6 @@ CHANCE = 0.5
 def comparable_pairs(time: Floats, event: Flags) -> Pairs:
     """1 where the event of row i is known to precede that of column j, else 0; shape (n, n).
 
-    Examples
-    --------
     >>> comparable_pairs(np.array([1.0, 2.0, 2.0]), np.array([True, False, True])).tolist()
     [[0.0, 1.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """

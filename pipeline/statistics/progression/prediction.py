@@ -14,20 +14,13 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
 from heatlas.pipeline.statistics.data.inputs import StatisticsInputs
 from heatlas.pipeline.statistics.data.values import joined
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability, two_sided_p
-from heatlas.pipeline.statistics.progression.cox import (
-    AT_ANY_TIME,
-    COMPARATORS,
-    MODEL,
-    SOONER_WHEN_LOWER,
-    Conversions,
-    conversions,
-    cox_table,
-)
+from heatlas.pipeline.statistics.progression import cox
 from heatlas.pipeline.statistics.progression.hazards import (
     CHANCE,
     CONSTANT,
@@ -38,13 +31,12 @@ from heatlas.pipeline.statistics.progression.hazards import (
     permuted_concordance,
 )
 from heatlas.pipeline.statistics.resampling.bootstrap import NO_INTERVAL, bootstrap_intervals, ratio, with_exact_shares
-from heatlas.pipeline.statistics.tables import declared
 
 CONVERTER, STABLE = "pMCI", "sMCI"
 CONCORDANCE, AUC = "concordance", "auc"
 SHARES = ("sensitivity", "specificity", "balanced_accuracy")
 
-PROGRESSION_TABLE = declared("progression")
+PROGRESSION_TABLE = declared("progression", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,21 +51,22 @@ class _Question:
     missing: int
 
 
-def progression_table(cohort: Conversions, settings: StatisticsConfig, seed: int, horizon_months: int) -> pd.DataFrame:
-    """All predictors and measures; columns of `PROGRESSION_TABLE`."""
+def progression_table(
+    cohort: cox.Conversions, settings: StatisticsConfig, seed: int, horizon_months: int
+) -> pd.DataFrame:
     rows = [_ordering_row(question, cohort, settings, seed) for question in _questions(cohort)]
     rows += _share_rows(cohort, settings, seed)
     table = PROGRESSION_TABLE.frame(rows).astype({"n_permutations": "Int64"})
     within = f"AD by the visit {horizon_months} months after the scan ({CONVERTER})"
-    return table.assign(event=np.where(table["measure"] == CONCORDANCE, AT_ANY_TIME, within))
+    return table.assign(event=np.where(table["measure"] == CONCORDANCE, cox.AT_ANY_TIME, within))
 
 
-def _questions(cohort: Conversions) -> Iterator[_Question]:
+def _questions(cohort: cox.Conversions) -> Iterator[_Question]:
     course = cohort.frame["progression"]
     decided = course.isin([CONVERTER, STABLE]).to_numpy(bool)
     converts = (course == CONVERTER).to_numpy(bool)
-    for name in (MODEL, *COMPARATORS):
-        values = cohort.scalar(name) * (-1 if name in SOONER_WHEN_LOWER else 1)
+    for name in (cox.MODEL, *cox.COMPARATORS):
+        values = cohort.scalar(name) * (-1 if name in cox.SOONER_WHEN_LOWER else 1)
         has_score = ~np.isnan(values)
         pairs = comparable_pairs(cohort.time[has_score], cohort.event[has_score])
         yield _Question(name, CONCORDANCE, values[has_score], pairs, cohort.event[has_score], int((~has_score).sum()))
@@ -83,7 +76,9 @@ def _questions(cohort: Conversions) -> Iterator[_Question]:
         )
 
 
-def _ordering_row(question: _Question, cohort: Conversions, settings: StatisticsConfig, seed: int) -> dict[str, Any]:
+def _ordering_row(
+    question: _Question, cohort: cox.Conversions, settings: StatisticsConfig, seed: int
+) -> dict[str, Any]:
     values, pairs = question.values, question.pairs
     names = ("statistics", "progression", question.predictor, question.measure)
     result = _blank(question) | {"note": cohort.note}
@@ -113,9 +108,9 @@ def _one_sided(question: _Question) -> str:
     return f"{n} {CONVERTER} and {len(question.events) - n} {STABLE}; both are needed"
 
 
-def _share_rows(cohort: Conversions, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
+def _share_rows(cohort: cox.Conversions, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
     """Sensitivity, specificity and balanced accuracy of the model."""
-    question = next(asked for asked in _questions(cohort) if asked.predictor == MODEL and asked.measure == AUC)
+    question = next(asked for asked in _questions(cohort) if asked.predictor == cox.MODEL and asked.measure == AUC)
     called, converts = question.values > 0, question.events
 
     def statistic(weights: Floats) -> Floats:
@@ -152,8 +147,8 @@ def progression_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
 
     BadInputError if the networks were not applied to anyone with MCI, or conversion is unknown.
     """
-    cohort, settings = conversions(inputs.applied), inputs.config.statistics
+    cohort, settings = cox.conversions(inputs.applied), inputs.config.statistics
     return {
-        "cox": cox_table(cohort, settings, inputs.seed),
+        "cox": cox.cox_table(cohort, settings, inputs.seed),
         "progression": progression_table(cohort, settings, inputs.seed, inputs.config.cohort.mci_horizon_months),
     }

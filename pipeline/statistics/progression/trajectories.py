@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import StatisticsConfig
+from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.seeds import generator
@@ -37,7 +38,6 @@ from heatlas.pipeline.statistics.linear.fold_effect import FOLD, centred_within,
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import add_false_discovery_rate
 from heatlas.pipeline.statistics.resampling.means import FEW_VALUES, VERY_SKEWED, sign_flip_test, skewed_and_few
-from heatlas.pipeline.statistics.tables import declared
 
 SAME_TIME = 1e-9
 """Sum of squared deviations of years from their mean below which a participant's visits count as simultaneous."""
@@ -179,7 +179,7 @@ PARTIAL_FAMILY = "p_fwe covers only the regions and maps known for the same scan
 FEWEST_OF_A_GROUP = 3
 """Smallest number of participants with repeated scans in a group with a slope."""
 
-TRAJECTORIES_TABLE = declared("trajectories")
+TRAJECTORIES_TABLE = declared("trajectories", __file__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,6 @@ class _Response:
 
 
 def trajectory_table(inputs: StatisticsInputs) -> pd.DataFrame:
-    """All responses and terms; columns of `TRAJECTORIES_TABLE`."""
     settings = inputs.config.statistics
     frame = _visits(inputs)
     rows = []

@@ -187,8 +187,6 @@ def ratio(part: Floats, whole: Floats) -> Floats:
 def weighted_mean(values: Floats, weights: Floats) -> Floats:
     """Mean of values (n,) in each draw of weights (draws, n); NaN where a value is.
 
-    Examples
-    --------
     >>> weighted_mean(np.array([1.0, 4.0]), np.array([[1.0, 1.0], [2.0, 1.0]])).tolist()
     [2.5, 2.0]
     """
@@ -199,8 +197,6 @@ def weighted_mean(values: Floats, weights: Floats) -> Floats:
 def weighted_slope(x: Floats, y: Floats, weights: Floats) -> Floats:
     """Least-squares slope of y over x (n,) in each draw of weights (draws, n); NaN without a spread of x.
 
-    Examples
-    --------
     >>> weighted_slope(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), np.ones((1, 3))).tolist()
     [2.0]
     """
@@ -309,8 +305,6 @@ EXACT = "Clopper-Pearson"
 def with_exact_shares(intervals: Intervals, shares: Mapping[int, tuple[float, int]], confidence: float) -> Intervals:
     """Replace intervals of shares of 0 or 1 by exact ones; `shares`: by position, estimate and number of participants.
 
-    Examples
-    --------
     >>> exact = with_exact_shares(Intervals.absent(1), {0: (1.0, 5)}, 0.95)
     >>> float(exact.low[0].round(3)), float(exact.high[0]), str(exact.method[0])
     (0.478, 1.0, 'Clopper-Pearson')

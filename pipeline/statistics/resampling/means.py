@@ -144,8 +144,6 @@ def caveat_of_size(groups: Indices, what: str) -> str | None:
 def caveats_of_groups(values: Floats, groups: Indices, what: str = OF_P) -> list[str | None]:
     """Caveat of a difference of groups in each column of values (participants, columns), or None.
 
-    Examples
-    --------
     >>> two = np.arange(320.0).reshape(160, 2)
     >>> caveats_of_groups(two, np.repeat([0, 1], [79, 81]))[0][:38]
     'a group has fewer than 80 participants'
@@ -172,8 +170,6 @@ STRAIGHT = 1e-9
 def mean_intervals(values: Floats, confidence: float) -> tuple[Intervals, list[str | None]]:
     """Interval of the mean of each column of values (participants, columns), and what its row should say.
 
-    Examples
-    --------
     >>> found, said = mean_intervals(np.array([[1.0], [2.0], [3.0]]), 0.95)  # not skewed, so that of t
     >>> [round(float(bound[0]), 3) for bound in (found.low, found.high)]
     [-0.484, 4.484]

@@ -20,13 +20,14 @@ from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE, Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
-from heatlas.pipeline.run.declared import Form, Table, described
+from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.baselines.images import Floats, ImageFeatures, image_features
 from heatlas.pipeline.training.baselines.ridge import predicted
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
+from heatlas.pipeline.training.tables import declared
 
 SEXES = {"F": 0.0, "M": 1.0}
 UNTRAINED = "untrained"
@@ -98,28 +99,15 @@ BASELINES = (
 
 log = logging.getLogger("heatlas")
 
-COLUMNS = {
-    **described("participant_id", "session_id", "scan_id"),
-    "fold": "Test fold: fitted on the other people of this fold, as the network was",
-    "baseline": "What it sees: " + "; ".join(f"{baseline.name} ({baseline.sees})" for baseline in BASELINES),
-    "target": "1 for the positive class and 0 for the negative one, of several classes as in predictions.tsv, or the "
-    "number",
-    "prediction": "Probability of the positive class (of several classes, of the one that maps explain), or the "
-    "number: ridge regression, logistic for classes, with the penalty chosen inside the training part",
-}
-PREDICTIONS_BASELINES_TABLE = Table(
-    "predictions_baselines", COLUMNS, "scan and baseline",
-    "What do simple predictors say of the same scans? Of several classes each has a probability, in a column with its "
-    "name.",
-    stage="training", file="group/predictions_baselines.tsv", forms={"target": Form.VALUE, "baseline": Form.CODE},
-    filled=("participant_id", "scan_id", "fold", "baseline", "target", "prediction"), finite=True,
-)  # fmt: skip
+PREDICTIONS_BASELINES_TABLE = declared(
+    "predictions_baselines", baselines="; ".join(f"{baseline.name} ({baseline.sees})" for baseline in BASELINES)
+)
 
 
 def baselines_table(task: Task) -> Table:
     several = task.outputs if task.kind.name == SEVERAL_CLASSES else ()
-    columns = COLUMNS | {f"probability_{name}": f"Probability of {name}" for name in several}
-    return replace(PREDICTIONS_BASELINES_TABLE, meanings=columns)
+    probabilities = {f"probability_{name}": f"Probability of {name}" for name in several}
+    return replace(PREDICTIONS_BASELINES_TABLE, meanings={**PREDICTIONS_BASELINES_TABLE.meanings, **probabilities})
 
 
 def compare_with_baselines(work: Work, scans: Sequence[Scan], atlas: PackedAtlas) -> bool:

@@ -1,0 +1,8 @@
+"""The tables of training, as ``tables.toml`` beside this module declares them."""
+
+from functools import partial
+from pathlib import Path
+
+from heatlas.pipeline.run.declared import declared_in
+
+declared = partial(declared_in, Path(__file__).with_name("tables.toml"))
