@@ -262,8 +262,9 @@ ONES = (
     "preset, one network a fold, and ridge, stacked", "preset, one network a fold, started from ridge",
 )  # fmt: skip
 OF_EVERYONE = (
-    "ridge on regions, younger people too, age removed", "preset, one network a fold, younger people too, age removed",
-)  # fmt: skip
+    "ridge on regions, younger people too, age removed",
+    "preset, one network a fold, younger people too, age removed",
+)
 OF_FOURS = ("preset", "chosen")
 SECOND_IN_WORDS = dict(
     zip(CHOICES, ("percentiles", "one map for all", "learning rate 0.0003", "weight decay 0.01"), strict=True)

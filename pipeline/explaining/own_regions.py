@@ -50,9 +50,11 @@ class OwnRegions(Unit):
 
 
 def own_rows(
-    maps: Mapping[str, NDArray[np.float32]], labels: NDArray[np.int32], volumes: Mapping[int, float],
+    maps: Mapping[str, NDArray[np.float32]],
+    labels: NDArray[np.int32],
+    volumes: Mapping[int, float],
     names: Mapping[int, tuple[str, str]],
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Rows of one scan, without its names: every map, the rest and every region of the segmentation.
 
     `maps`, `labels`: on one grid. `volumes`: in mm³ of every region of the segmentation as given, also of those that

@@ -51,9 +51,11 @@ APPLIED_STAGE = "attribution-applied"
 CONSERVATION_TABLE, EVIDENCE_TABLE = declared("conservation"), declared("evidence")
 
 EVIDENCE_APPLIED_TABLE = replace(
-    EVIDENCE_TABLE, name="evidence_applied", question="The same for scans outside the contrast, such as MCI.",
+    EVIDENCE_TABLE,
+    name="evidence_applied",
+    question="The same for scans outside the contrast, such as MCI.",
     file="group/evidence_applied.tsv",
-)  # fmt: skip
+)
 CONSERVATION_APPLIED_TABLE = replace(
     CONSERVATION_TABLE, name="conservation_applied", question=EVIDENCE_APPLIED_TABLE.question,
     file="group/conservation_applied.tsv", on_pages=False,

@@ -131,9 +131,11 @@ def bin_edges(count: int, edges: Sequence[float] = EDGES) -> list[int]:
 
 
 def aggregated(
-    maps: NDArray[np.floating], shares: NDArray[np.floating], inside: NDArray[np.floating],
+    maps: NDArray[np.floating],
+    shares: NDArray[np.floating],
+    inside: NDArray[np.floating],
     edges: Sequence[float] = EDGES,
-) -> Aggregated:  # fmt: skip
+) -> Aggregated:
     """Bins of maps (N, D, H, W) of one cell position.
 
     `shares`: (N,), NaN for undefined maps. `inside`: (N,), positive attribution in the cell. `edges`: per cent.

@@ -118,8 +118,10 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
     last = places.groupby("method")["stage"].transform("max")
     places = places[(places["stage"] == 0) | (places["stage"] == last)]
     shown = sorted(places.itertuples(index=False, name=None), key=lambda place: place[1] > 0)
-    names = [f"{shortened(method_title(name), LONGEST_METHOD)}, {f'stage {stage}' if stage else 'input'}"
-             for name, stage in shown]  # fmt: skip
+    names = [
+        f"{shortened(method_title(name), LONGEST_METHOD)}, {f'stage {stage}' if stage else 'input'}"
+        for name, stage in shown
+    ]
     values = [[1.0 if a == b else found.get((a, b), found.get((b, a), math.nan)) for b in shown] for a in shown]
     return pd.DataFrame(values, names, names, dtype=float)
 
@@ -191,9 +193,11 @@ def draw_aggregated(layout: EvaluationLayout) -> None:
         with house_style():
             figure = _aggregated_figure(arrays, setting)
             gallery.add(
-                figure, f"aggregated_{setting}", f"Mean maps of {len(arrays['names'])} methods in {setting} grids",
+                figure,
+                f"aggregated_{setting}",
+                f"Mean maps of {len(arrays['names'])} methods in {setting} grids",
                 "Best grids at the left, worst at the right.",
-            )  # fmt: skip
+            )
 
 
 def _aggregated_figure(arrays: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore[type-arg]
@@ -271,6 +275,7 @@ def draw_agreement(matrix: pd.DataFrame) -> Figure:
 
 
 VIEWS = (
-    PartView("grids", grids, draw_grids, draw_aggregated), PartView("grid_directions", claims),
+    PartView("grids", grids, draw_grids, draw_aggregated),
+    PartView("grid_directions", claims),
     PartView("invariance", invariance),
-)  # fmt: skip
+)

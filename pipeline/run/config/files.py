@@ -205,8 +205,10 @@ def _network_record(values: Mapping[str, Any], source: str) -> type[ModelConfig]
     name = values.get("architecture", DEFAULT_NETWORK)
     if not isinstance(name, str) or name not in NETWORKS:
         meant = did_you_mean(nearest(name, NETWORKS) if isinstance(name, str) else None)
-        raise UsageError(f"{source}: model.architecture = {name!r}: no such family of networks.{meant} Known are "
-                         f"{', '.join(NETWORKS)}; `heatlas models` describes them.")  # fmt: skip
+        raise UsageError(
+            f"{source}: model.architecture = {name!r}: no such family of networks.{meant} Known are "
+            f"{', '.join(NETWORKS)}; `heatlas models` describes them."
+        )
     return NETWORKS[name]
 
 
