@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 from harness import arguments_of, line, table
-from null_tables import Case, Found, Generator, people, relevance
+from null_data import Case, Found, Generator, people, relevance
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from null_tables import (
+from null_data import (
     COLUMNS,
     FAST,
     HORIZON,
@@ -20,9 +20,8 @@ from null_tables import (
     case,
     missed,
     misses,
-    of_output,
-    of_relevance,
 )
+from null_people import of_output, of_relevance
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import ShortcutsConfig
