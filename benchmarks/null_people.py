@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from null_data import (
-    FAST,
-    HORIZON,
-    PEOPLE,
-    SCALES,
-    Case,
-    Found,
-    Generator,
-    M,
-    answers,
-    case,
-)
+from null_data import FAST, HORIZON, PEOPLE, SCALES, Case, Found, Generator, M, answers, case
 from statsmodels.stats.contingency_tables import mcnemar
 
 from heatlas.pipeline.statistics.groups.fairness import _of_level

@@ -6,17 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-from null_data import (
-    COLUMNS,
-    SCALES,
-    Case,
-    Found,
-    Generator,
-    M,
-    case,
-    people,
-    relevance,
-)
+from null_data import COLUMNS, SCALES, Case, Found, Generator, M, case, people, relevance
 
 from heatlas.pipeline.run.config.statistics import HarmonisationConfig
 from heatlas.pipeline.run.errors import BadInputError
@@ -26,13 +16,7 @@ from heatlas.pipeline.statistics.harmonisation.combat import fit
 from heatlas.pipeline.statistics.harmonisation.sites import harmonise, site_effect
 from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
-from heatlas.pipeline.statistics.shortcuts import (
-    Scans,
-    assigned,
-    balanced_accuracy,
-    held_out_folds,
-    within_classes,
-)
+from heatlas.pipeline.statistics.shortcuts import Scans, assigned, balanced_accuracy, held_out_folds, within_classes
 from heatlas.studies.representations.points import points_of
 from heatlas.studies.representations.probes import predicted_sites
 
