@@ -133,22 +133,18 @@ def draw_grids(material: Material) -> tuple[Picture, ...]:
     if len(curves):
         methods, settings = curves["title"].nunique(), listing(list(curves["setting"].unique()))
         constructed = list(curves.loc[curves["note"] == CONSTRUCTED, "title"].unique())
-        found.append(material.gallery.add(
-            draw_depth_curves(curves), "grids_depth",
-            f"Curves of the share of {count(methods, 'method')} by depth, in {settings}.",
-            WORDS.say("depth_caption")
-            + f" 1 by construction in DiFull: {listing(constructed)}." * bool(constructed),
-        ))  # fmt: skip
+        words = f"Curves of the share of {count(methods, 'method')} by depth, in {settings}."
+        exact = f" 1 by construction in DiFull: {listing(constructed)}." * bool(constructed)
+        caption = WORDS.say("depth_caption") + exact
+        found.append(material.gallery.add(draw_depth_curves(curves), "grids_depth", words, caption))
     if run.has("grid_agreement"):
         table = run.tables["grid_agreement"]
         table = table[(table["setting"] == "GridPG") & (table["kind"] == KIND_OF["GridPG"])]
         matrix, grids = agreement(table), table["n_grids"].max()
         if len(matrix):
-            found.append(material.gallery.add(
-                draw_agreement(matrix), "grids_agreement",
-                f"Matrix of the rank correlations of the shares of {number(len(matrix))} maps over grids.",
-                WORDS.say("agreement_caption", grids=int(grids), by_chance=_by_chance(grids)),
-            ))  # fmt: skip
+            words = f"Matrix of the rank correlations of the shares of {number(len(matrix))} maps over grids."
+            caption = WORDS.say("agreement_caption", grids=int(grids), by_chance=_by_chance(grids))
+            found.append(material.gallery.add(draw_agreement(matrix), "grids_agreement", words, caption))
     return tuple(found)
 
 
