@@ -217,6 +217,6 @@ def _write_table(layout: RunLayout, parts: Sequence[_Part], summed: set[str]) ->
     for part in parts:
         for job in part.scan_jobs:
             if job.unit in summed:
-                scan = next(task.scan for task in part.job.arguments[0].scans if task.files.name == job.unit)
+                scan = next(task.scan for task in part.job.arguments[0] if task.files.name == job.unit)
                 rows.append([part.job.unit, part.outcome, scan.participant_id, scan.session_id, scan.scan_id])
     PARTIAL_TABLE.write(layout, rows)
