@@ -20,13 +20,7 @@ from harness import CLAIMS, arguments_of, line, listed, over_people, show, table
 from patients import area
 
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.studies.grids.directions import (
-    BY_CONSTRUCTION,
-    DIRECTIONS_TABLE,
-    NEAR,
-    by_participant,
-    directions,
-)
+from heatlas.studies.grids.directions import BY_CONSTRUCTION, DIRECTIONS_TABLE, NEAR, by_participant, directions
 from heatlas.studies.grids.stage import INVARIANCE_TABLE, claims_about, read_scores
 
 TITLE = "Grids"

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-from null_tables import FAST, Case, Found, Generator, answers, case, missed
+from null_data import FAST, Case, Found, Generator, answers, case, missed
 from scipy.special import expit
 from scipy.stats import norm
 

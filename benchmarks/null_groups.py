@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 from harness import arguments_of, line, table
-from null_tables import Case, Found, Generator, people, relevance
+from null_data import Case, Found, Generator, people, relevance
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
@@ -217,10 +217,11 @@ CASES = {
         for data, groups in cells.items()
     },
     "groups: other tables": Case(
-        "associations, interactions, main_effects", "60 people, four networks, patients with 2 x the SD",
+        "associations, interactions, main_effects",
+        "60 people, four networks, patients with 2 x the SD",
         false_discoveries,
     ),
-}  # fmt: skip
+}
 POWER = {
     "60 and 60, SD 1:1, normal": Groups((60, 60), 1.0, "normal", mixed=False),
     "60 and 60, SD 1:1, normal, networks and scans differ": Groups((60, 60), 1.0, "normal"),

@@ -7,22 +7,8 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from null_tables import (
-    COLUMNS,
-    FAST,
-    HORIZON,
-    PEOPLE,
-    SCALES,
-    Case,
-    Found,
-    Generator,
-    M,
-    case,
-    missed,
-    misses,
-    of_output,
-    of_relevance,
-)
+from null_data import COLUMNS, FAST, HORIZON, PEOPLE, SCALES, Case, Found, Generator, M, case, missed, misses
+from null_people import of_output, of_relevance
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import ShortcutsConfig
@@ -34,23 +20,14 @@ from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.performance.other_tasks import SCALES as SCALES_OF_NUMBERS
 from heatlas.pipeline.statistics.performance.other_tasks import number_metrics
-from heatlas.pipeline.statistics.progression.cox import (
-    SOONER_WHEN_LOWER,
-    Conversions,
-)
+from heatlas.pipeline.statistics.progression.cox import SOONER_WHEN_LOWER, Conversions
 from heatlas.pipeline.statistics.progression.hazards import class_pairs, comparable_pairs, concordance, hazard_per_sd
 from heatlas.pipeline.statistics.progression.prediction import progression_table
 from heatlas.pipeline.statistics.resampling.bootstrap import scaled_intervals
 from heatlas.pipeline.statistics.resampling.means import mean_intervals
 from heatlas.pipeline.statistics.shortcuts import Scans, _predictions
 from heatlas.studies.representations.points import points_of
-from heatlas.studies.representations.probes import (
-    ALL,
-    draws_within,
-    predicted_sites,
-    scored,
-    shares_recognised,
-)
+from heatlas.studies.representations.probes import ALL, draws_within, predicted_sites, scored, shares_recognised
 
 SEED, DRAWS, SIMULATED = 43, 1_000, 1_000
 INTERVALS: dict[str, Case] = {}

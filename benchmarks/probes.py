@@ -35,11 +35,12 @@ CLAIMED = ("lrp", "integrated-gradients")
 WITHOUT_EFFECT = ("input-x-gradient", "grad-cam")
 HEADS = {
     "founding": {
-        "linear": (*CLAIMED, *WITHOUT_EFFECT), "mlp-3": (*CLAIMED, *WITHOUT_EFFECT),
+        "linear": (*CLAIMED, *WITHOUT_EFFECT),
+        "mlp-3": (*CLAIMED, *WITHOUT_EFFECT),
         "bcos-3": (*CLAIMED[1:], *WITHOUT_EFFECT),
     },
     "bcos-simple": {"linear": ("inherent",), "bcos-3": ("inherent",)},
-}  # fmt: skip
+}
 TRAINING = {"learning_rate": 5e-3, "weight_decay": 0.0}
 COLUMNS = ["recipe", "seed", "map", "share", "ci_low", "ci_high", "n_participants", "confidence"]
 

@@ -16,10 +16,12 @@ from pathlib import Path
 import null_cohorts
 import null_groups
 import null_intervals
+import null_people
+import null_sites
 import null_tables
 import numpy as np
 from harness import STATISTICS, arguments_of, line, show, table
-from null_tables import Case
+from null_data import Case
 from scipy.stats import binom
 
 from heatlas.pipeline.run.work.seeds import generator
@@ -28,7 +30,7 @@ SEED, LEVEL = 43, 0.05
 LIMITS = (0.035, 0.065)
 FULL = 1_000
 """Data sets below which a number is too rough to be judged by the limits."""
-CASES = null_tables.CASES | null_groups.CASES | null_cohorts.CASES
+CASES = null_tables.CASES | null_sites.CASES | null_people.CASES | null_groups.CASES | null_cohorts.CASES
 INTERVALS = null_intervals.INTERVALS | null_cohorts.INTERVALS
 
 

@@ -90,21 +90,6 @@ def _require_unit_range(volumes: Tensor) -> None:
         )
 
 
-def decoded(pairs: Tensor) -> Tensor:
-    """Intensities (B, k, ...) that pairs (B, 2k, ...), or weights on pairs, point at; 0 where neither is positive.
-
-    ``v = p+ / (p+ + q+)`` of a pair [p, q], + being the positive part.
-
-    Examples
-    --------
-    >>> decoded(torch.tensor([[0.6, -1.0], [0.2, -1.0]]).T[:, :, None]).flatten().tolist()
-    [0.75, 0.0]
-    """
-    first, second = pairs.clamp(min=0).chunk(2, dim=1)
-    total = first + second
-    return torch.where(total > 0, first / total.clamp(min=torch.finfo(pairs.dtype).tiny), torch.zeros_like(total))
-
-
 Kind = Literal["batch", "layer", "instance", "group", "position", "all"]
 RUNNING: tuple[Kind, ...] = ("batch", "all")
 """Kinds whose statistics are those of the training data."""

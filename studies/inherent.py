@@ -244,6 +244,7 @@ def _from_pairs(view: NetworkView, features: Tensor) -> tuple[Value, Tensor]:
 
 
 INHERENT = Entry(
-    Inherent, "contributions of a network that is one linear map for each scan, less those of controls; exact, in "
-    "logits", usual_start="evidence",
-)  # fmt: skip
+    Inherent,
+    "contributions of a network that is one linear map for each scan, less those of controls; exact, in logits",
+    usual_start="evidence",
+)

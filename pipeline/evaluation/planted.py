@@ -172,15 +172,19 @@ class Question:
 _BETWEEN_CLASSES = Question(
     "group_comparisons",
     {"comparison": "{positive}/{negative}", "metric": "density", "map": "{map}"},
-    "p_fwe", "difference", interval=("ci_low", "ci_high"),
+    "p_fwe",
+    "difference",
+    interval=("ci_low", "ci_high"),
     note="density goes with the prediction: alone no evidence of place",
-)  # fmt: skip
+)
 _WITH_SCORE = Question(
     "associations",
     {"biomarker": "{variable}", "scan_group": "all", "estimator": "pearson", "metric": "density", "map": "{map}"},
-    "p_fwe", "r", interval=("ci_low", "ci_high"),
+    "p_fwe",
+    "r",
+    interval=("ci_low", "ci_high"),
     note="over both classes, whose scores differ; density goes with the prediction: alone no evidence of place",
-)  # fmt: skip
+)
 _ON_VOLUME = Question("main_effects", {"source": VOLUME, "variable": "{variable}"}, "p", "estimate")
 _ON_RELEVANCE = Question(
     "main_effects", {"source": "{map}", "variable": "{variable}"}, "p_fwe", "partial_r", groups=False

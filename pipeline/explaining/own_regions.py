@@ -50,9 +50,11 @@ class OwnRegions(Unit):
 
 
 def own_rows(
-    maps: Mapping[str, NDArray[np.float32]], labels: NDArray[np.int32], volumes: Mapping[int, float],
+    maps: Mapping[str, NDArray[np.float32]],
+    labels: NDArray[np.int32],
+    volumes: Mapping[int, float],
     names: Mapping[int, tuple[str, str]],
-) -> pd.DataFrame:  # fmt: skip
+) -> pd.DataFrame:
     """Rows of one scan, without its names: every map, the rest and every region of the segmentation.
 
     `maps`, `labels`: on one grid. `volumes`: in mm³ of every region of the segmentation as given, also of those that
@@ -105,8 +107,8 @@ def add_own_regions(work: Work, scans: Sequence[Scan], map_names: Sequence[str])
     """
     layout, input_root, config, digests = work.layout, work.input_root, work.config, work.digests
     kept = scans if config.attribution.keep_maps == "all" else []
-    found = {scan.scan_id: path for scan in kept
-             if (path := segmentation_of(input_root, scan, config.regions.own_labels)) is not None}  # fmt: skip
+    paths = ((scan.scan_id, segmentation_of(input_root, scan, config.regions.own_labels)) for scan in kept)
+    found = {scan_id: path for scan_id, path in paths if path is not None}
     jobs = []
     for scan in (scan for scan in kept if scan.scan_id in found):
         files = work.files(scan)

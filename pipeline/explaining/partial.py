@@ -54,13 +54,6 @@ PART = 16
 
 
 @dataclass(frozen=True)
-class PartToExplain:
-    """Scans whose maps are added up; all of one fold."""
-
-    scans: tuple[ScanToExplain, ...]
-
-
-@dataclass(frozen=True)
 class _Part:
     """One part as the process that hands out work sees it: its own job, and those of its scans."""
 
@@ -101,8 +94,8 @@ def explain_in_parts(
 
 
 @kept_memory()
-def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[str, Any]:
-    """Explain the scans of a part and add up their maps; the work of one job.
+def explain_part(outputs: Mapping[str, Path], scans: Sequence[ScanToExplain]) -> Mapping[str, Any]:
+    """Explain the scans of a part, all of one fold, and add up their maps; the work of one job.
 
     `outputs`: ``sums``, and ``scans`` for the tables of each scan, or the reason why there are none.
     """
@@ -111,7 +104,7 @@ def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[st
     failed = []
     tables = partial(_tables_of, scratch=outputs["scans"].parent)
     with zipfile.ZipFile(outputs["scans"], "w", zipfile.ZIP_DEFLATED) as archive, ThreadPoolExecutor(2) as beside:
-        for (scan, found), written in _one_ahead(beside, tables, _explained(beside, task.scans)):
+        for (scan, found), written in _one_ahead(beside, tables, _explained(beside, scans)):
             try:
                 facts = written.result()
             except Exception as error:
@@ -129,7 +122,7 @@ def explain_part(outputs: Mapping[str, Path], task: PartToExplain) -> Mapping[st
             for name, values in found.maps.items():
                 sums[name] = sums[name].add_(values) if name in sums else values.double()
     write_sums(outputs["sums"], {name: on_host(values).numpy() for name, values in sums.items()}, box)
-    return {"scans": len(task.scans), "failed": len(failed), "failed_scans": json.dumps(failed)}
+    return {"scans": len(scans), "failed": len(failed), "failed_scans": json.dumps(failed)}
 
 
 def take_scan(outputs: Mapping[str, Path], archive: Path, name: str) -> Mapping[str, Any]:
@@ -163,7 +156,7 @@ def _parts(layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str]) -> I
             unit = f"fold-{fold}_{outcome}_{number:03d}"
             outputs = {"sums": layout.partial_sum(unit), "scans": layout.partial_scans(unit)}
             key = unit_key({job.unit: job.key for job in few}, None, explain_part)
-            task = PartToExplain(tuple(job.arguments[0] for job in few))
+            scans = tuple(job.arguments[0] for job in few)
             scan_jobs = tuple(
                 dataclasses.replace(
                     job,
@@ -173,7 +166,7 @@ def _parts(layout: RunLayout, jobs: Sequence[Job], outcomes: Sequence[str]) -> I
                 )
                 for job in few
             )
-            yield _Part(Job(STAGE, unit, key, outputs, explain_part, (task,), on_gpu=True), outcome, scan_jobs)
+            yield _Part(Job(STAGE, unit, key, outputs, explain_part, (scans,), on_gpu=True), outcome, scan_jobs)
 
 
 def _one_ahead(
@@ -224,6 +217,6 @@ def _write_table(layout: RunLayout, parts: Sequence[_Part], summed: set[str]) ->
     for part in parts:
         for job in part.scan_jobs:
             if job.unit in summed:
-                scan = next(task.scan for task in part.job.arguments[0].scans if task.files.name == job.unit)
+                scan = next(task.scan for task in part.job.arguments[0] if task.files.name == job.unit)
                 rows.append([part.job.unit, part.outcome, scan.participant_id, scan.session_id, scan.scan_id])
     PARTIAL_TABLE.write(layout, rows)

@@ -50,14 +50,15 @@ APPLIED_STAGE = "attribution-applied"
 
 CONSERVATION_TABLE, EVIDENCE_TABLE = declared("conservation"), declared("evidence")
 
-EVIDENCE_APPLIED_TABLE = replace(
-    EVIDENCE_TABLE, name="evidence_applied", question="The same for scans outside the contrast, such as MCI.",
-    file="group/evidence_applied.tsv",
-)  # fmt: skip
-CONSERVATION_APPLIED_TABLE = replace(
-    CONSERVATION_TABLE, name="conservation_applied", question=EVIDENCE_APPLIED_TABLE.question,
-    file="group/conservation_applied.tsv", on_pages=False,
-)  # fmt: skip
+
+def _of_others(table: Table) -> Table:
+    """The same table of scans outside the contrast."""
+    question, name = "The same for scans outside the contrast, such as MCI.", f"{table.name}_applied"
+    return replace(table, name=name, question=question, file=f"group/{name}.tsv")
+
+
+EVIDENCE_APPLIED_TABLE = _of_others(EVIDENCE_TABLE)
+CONSERVATION_APPLIED_TABLE = replace(_of_others(CONSERVATION_TABLE), on_pages=False)
 
 
 def explain_scans(

@@ -19,13 +19,7 @@ from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.host import on_host
-from heatlas.pipeline.training.answers import (
-    NO_CONTROL,
-    outcome,
-    positive_probability,
-    predicted_class,
-    probabilities,
-)
+from heatlas.pipeline.training.answers import NO_CONTROL, outcome, positive_probability, predicted_class, probabilities
 from heatlas.pipeline.training.tables import declared
 
 SPREAD = "spread"

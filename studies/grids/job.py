@@ -45,8 +45,10 @@ from heatlas.studies.grids.studies import (
 
 PAIR: Shape = (2, 1, 1)
 SETTINGS_OF: Mapping[Kind, tuple[Setting, ...]] = {
-    "needle": ("GridPG",), "corner": ("DiFull", "DiPart"), "pair": ("GridPG",),
-}  # fmt: skip
+    "needle": ("GridPG",),
+    "corner": ("DiFull", "DiPart"),
+    "pair": ("GridPG",),
+}
 """In a grid that the network sees as a whole, a second scan of the class is a right answer too, so none is in it."""
 JOB_COLUMNS = (*GRID_COLUMNS, "local")
 FOCUS = "lrp focus"

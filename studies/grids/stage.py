@@ -103,14 +103,6 @@ class Bin:
     share: float
 
 
-@dataclass(frozen=True, eq=False)
-class Aggregated:
-    """All bins of a method, and the scale they share; maps that are undefined are in no bin."""
-
-    bins: tuple[Bin, ...]
-    limit: float
-
-
 def bin_edges(count: int, edges: Sequence[float] = EDGES) -> list[int]:
     """Ranks at which bins begin and end: rounded, at least one map per bin.
 
@@ -131,10 +123,12 @@ def bin_edges(count: int, edges: Sequence[float] = EDGES) -> list[int]:
 
 
 def aggregated(
-    maps: NDArray[np.floating], shares: NDArray[np.floating], inside: NDArray[np.floating],
+    maps: NDArray[np.floating],
+    shares: NDArray[np.floating],
+    inside: NDArray[np.floating],
     edges: Sequence[float] = EDGES,
-) -> Aggregated:  # fmt: skip
-    """Bins of maps (N, D, H, W) of one cell position.
+) -> tuple[list[Bin], float]:
+    """Bins of maps (N, D, H, W) of one cell position, and the scale they share; undefined maps are in no bin.
 
     `shares`: (N,), NaN for undefined maps. `inside`: (N,), positive attribution in the cell. `edges`: per cent.
     """
@@ -147,8 +141,7 @@ def aggregated(
         mean = np.mean([np.asarray(maps[place], dtype=np.float64) for place in np.sort(members)], axis=0)
         share = float(np.asarray(shares, dtype=np.float64)[members].mean())
         bins.append(Bin(tuple(map(int, members)), int(members[(len(members) - 1) // 2]), mean, share))
-    limit = float(np.percentile(np.abs([part.mean for part in bins]), SHOWN))
-    return Aggregated(tuple(bins), limit)
+    return bins, float(np.percentile(np.abs([part.mean for part in bins]), SHOWN))
 
 
 FEWEST = len(EDGES) - 1
@@ -182,11 +175,11 @@ def write_aggregated(path: Path, scores: pd.DataFrame, outcomes: Sequence[Outcom
         maps = np.stack([picture for _, picture in numbered])[..., None]
         half = [side // 2 for side in maps.shape[1:3]]
         inside = maps[:, : half[0], : half[1]].sum(axis=(1, 2, 3))
-        bins = aggregated(maps, shares, inside)
-        means = [part.mean[..., 0] for part in bins.bins]
-        examples = [maps[part.example][..., 0] for part in bins.bins]
+        bins, limit = aggregated(maps, shares, inside)
+        means = [part.mean[..., 0] for part in bins]
+        examples = [maps[part.example][..., 0] for part in bins]
         count = int(np.isfinite(shares).sum())
-        values = [method, setting, int(stage), count, means, examples, [part.share for part in bins.bins], bins.limit]
+        values = [method, setting, int(stage), count, means, examples, [part.share for part in bins], limit]
         for column, value in zip(arrays, values, strict=True):
             arrays[column].append(value)
     path.unlink(missing_ok=True)

@@ -242,16 +242,8 @@ def spearman_matrix(scores: pd.DataFrame, setting: str, kind: str) -> pd.DataFra
 INVARIANCE_ROW = ("method", "logit_difference", "share_plain", "share_cancelling", "note")
 
 
-@dataclass(frozen=True)
-class EquivalentNetworks:
-    """Two networks with the same logits: `plain`, and `cancelling` with the two units that cancel."""
-
-    plain: nn.Sequential
-    cancelling: nn.Sequential
-
-
-def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> EquivalentNetworks:
-    """Linear heads on a map of features.
+def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> tuple[nn.Module, nn.Module]:
+    """Heads with the same logits on a map of features: a linear one, and one with two more units that cancel.
 
     `weight`: (K, F): of the connected features; those of the others are set to 0. `bias`: (K,). `connected`: (F,),
     bool: features of the map, flattened, that the head reads: some of them.
@@ -271,7 +263,8 @@ def cancelling_pair(weight: Tensor, bias: Tensor, connected: Tensor) -> Equivale
     second.weight.data = torch.cat([weight.detach()[:, places], weight.new_ones(classes, 2)], dim=1)
     second.bias.data = bias.detach().clone()
     heads = [plain], [first, second]
-    return EquivalentNetworks(*(nn.Sequential(nn.Flatten(), *layers).eval() for layers in heads))
+    plain_head, cancelling = (nn.Sequential(nn.Flatten(), *layers).eval() for layers in heads)
+    return plain_head, cancelling
 
 
 def share_on_disconnected(
@@ -289,13 +282,12 @@ def share_on_disconnected(
 def invariance_rows(
     features: Tensor, slopes: Tensor, connected: Tensor, target: int, asked: Sequence[GridMethod]
 ) -> list[dict[str, object]]:
-    """What methods make of `EquivalentNetworks` on given features, a row per map: `INVARIANCE_ROW`.
+    """What methods make of a `cancelling_pair` on given features, a row per map: `INVARIANCE_ROW`.
 
     `features`: (1, 1, d, h, w). `slopes`: (K, F), weights of the head. `connected`: (F,), bool. `asked`: their
     controls, if any, are features too.
     """
-    pair = cancelling_pair(slopes, slopes.new_zeros(len(slopes)), connected)
-    networks = (pair.plain, pair.cancelling)
+    networks = cancelling_pair(slopes, slopes.new_zeros(len(slopes)), connected)
     with torch.no_grad():
         logits = [network(features) for network in networks]
     difference = float((logits[0] - logits[1]).abs().max() / logits[0].abs().max())

@@ -165,20 +165,18 @@ class SideJobs(Judge):
 
     def jobs(self) -> list[Job]:
         """One unit per positive scan: its regions with two sides, each side and both taken away."""
-        jobs, pairs = [], self.cohort.config.evaluation.pairs
+        jobs, cohort, config = [], self.cohort, self.cohort.config
         for scan in self.cohort.positive:
             files, network = self._files(scan), self._network(scan, REAL)
-            task = ScanOfSides(
-                files, network, self.cohort.config.cohort.positive, self.cohort.config.training, self.cohort.atlas,
-                pairs,
-            )  # fmt: skip
+            pairs = config.evaluation.pairs
+            task = ScanOfSides(files, network, config.cohort.positive, config.training, cohort.atlas, pairs)
             inputs = {"seen": self.digests.joined(files.seen)}
             inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
-            facts = [scan.name, task.target, self.cohort.atlas.version, network.weights_digest, *pairs]
-            path = self.cohort.layout.sides_of_scan(self.cohort.name, scan.name)
+            facts = [scan.name, task.target, cohort.atlas.version, network.weights_digest, *pairs]
+            path = cohort.layout.sides_of_scan(self.cohort.name, scan.name)
             outputs = {"sides": path, "columns": path.with_suffix(".json")}
-            unit = f"{self.cohort.name}_{scan.name}"
-            key = unit_key(inputs, facts, score_sides, *code_of(self.cohort.config.model))
+            unit = f"{cohort.name}_{scan.name}"
+            key = unit_key(inputs, facts, score_sides, *code_of(cohort.config.model))
             jobs.append(Job(STAGE, unit, key, outputs, score_sides, (task,), on_gpu=True))
         return jobs
 

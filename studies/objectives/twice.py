@@ -208,7 +208,7 @@ class TwiceBatchNorm(torch.autograd.Function):
         asked = [bool(one) for one in ctx.needs_input_grad[:3]]
         return *torch.ops.aten.native_batch_norm_backward(
             gradient, features, weight, None, None, centre, scale, True, ctx.eps, asked
-        ), *[None] * 4  # fmt: skip
+        ), *[None] * 4
 
 
 def _of_features(

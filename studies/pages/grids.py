@@ -118,8 +118,10 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
     last = places.groupby("method")["stage"].transform("max")
     places = places[(places["stage"] == 0) | (places["stage"] == last)]
     shown = sorted(places.itertuples(index=False, name=None), key=lambda place: place[1] > 0)
-    names = [f"{shortened(method_title(name), LONGEST_METHOD)}, {f'stage {stage}' if stage else 'input'}"
-             for name, stage in shown]  # fmt: skip
+    names = [
+        f"{shortened(method_title(name), LONGEST_METHOD)}, {f'stage {stage}' if stage else 'input'}"
+        for name, stage in shown
+    ]
     values = [[1.0 if a == b else found.get((a, b), found.get((b, a), math.nan)) for b in shown] for a in shown]
     return pd.DataFrame(values, names, names, dtype=float)
 
@@ -131,22 +133,18 @@ def draw_grids(material: Material) -> tuple[Picture, ...]:
     if len(curves):
         methods, settings = curves["title"].nunique(), listing(list(curves["setting"].unique()))
         constructed = list(curves.loc[curves["note"] == CONSTRUCTED, "title"].unique())
-        found.append(material.gallery.add(
-            draw_depth_curves(curves), "grids_depth",
-            f"Curves of the share of {count(methods, 'method')} by depth, in {settings}.",
-            WORDS.say("depth_caption")
-            + f" 1 by construction in DiFull: {listing(constructed)}." * bool(constructed),
-        ))  # fmt: skip
+        words = f"Curves of the share of {count(methods, 'method')} by depth, in {settings}."
+        exact = f" 1 by construction in DiFull: {listing(constructed)}." * bool(constructed)
+        caption = WORDS.say("depth_caption") + exact
+        found.append(material.gallery.add(draw_depth_curves(curves), "grids_depth", words, caption))
     if run.has("grid_agreement"):
         table = run.tables["grid_agreement"]
         table = table[(table["setting"] == "GridPG") & (table["kind"] == KIND_OF["GridPG"])]
         matrix, grids = agreement(table), table["n_grids"].max()
         if len(matrix):
-            found.append(material.gallery.add(
-                draw_agreement(matrix), "grids_agreement",
-                f"Matrix of the rank correlations of the shares of {number(len(matrix))} maps over grids.",
-                WORDS.say("agreement_caption", grids=int(grids), by_chance=_by_chance(grids)),
-            ))  # fmt: skip
+            words = f"Matrix of the rank correlations of the shares of {number(len(matrix))} maps over grids."
+            caption = WORDS.say("agreement_caption", grids=int(grids), by_chance=_by_chance(grids))
+            found.append(material.gallery.add(draw_agreement(matrix), "grids_agreement", words, caption))
     return tuple(found)
 
 
@@ -191,9 +189,11 @@ def draw_aggregated(layout: EvaluationLayout) -> None:
         with house_style():
             figure = _aggregated_figure(arrays, setting)
             gallery.add(
-                figure, f"aggregated_{setting}", f"Mean maps of {len(arrays['names'])} methods in {setting} grids",
+                figure,
+                f"aggregated_{setting}",
+                f"Mean maps of {len(arrays['names'])} methods in {setting} grids",
                 "Best grids at the left, worst at the right.",
-            )  # fmt: skip
+            )
 
 
 def _aggregated_figure(arrays: Mapping[str, NDArray], setting: str) -> Figure:  # type: ignore[type-arg]
@@ -271,6 +271,7 @@ def draw_agreement(matrix: pd.DataFrame) -> Figure:
 
 
 VIEWS = (
-    PartView("grids", grids, draw_grids, draw_aggregated), PartView("grid_directions", claims),
+    PartView("grids", grids, draw_grids, draw_aggregated),
+    PartView("grid_directions", claims),
     PartView("invariance", invariance),
-)  # fmt: skip
+)

@@ -127,8 +127,10 @@ def representations(run: RunRecord, table: pd.DataFrame) -> tuple[str, tuple[Pag
 
 
 VIEWS = (
-    PartView("retraining", retraining), PartView("consensus", consensus), PartView("representations", representations),
-)  # fmt: skip
+    PartView("retraining", retraining),
+    PartView("consensus", consensus),
+    PartView("representations", representations),
+)
 
 
 TABLES = ("before_after", "objective_weights", "marker_groups")

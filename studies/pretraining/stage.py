@@ -160,9 +160,11 @@ class PretrainingTask(Unit):
     """
 
     config: Config = keyed(
-        "model", "training", lambda config: dataclasses.replace(config.pretraining, without=""),
+        "model",
+        "training",
+        lambda config: dataclasses.replace(config.pretraining, without=""),
         "registration.resolution_mm",
-    )  # fmt: skip
+    )
     validation: tuple[str, ...]
     seed: int
     tail: tuple[str, ...]

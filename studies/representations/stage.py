@@ -114,8 +114,10 @@ def _log_shares(rows: pd.DataFrame) -> None:
 
 
 PART = Part(
-    "representations", "what a backbone learned without labels", tables=(REPRESENTATIONS_TABLE,),
+    "representations",
+    "what a backbone learned without labels",
+    tables=(REPRESENTATIONS_TABLE,),
     require=lambda _, config: require_frozen(config),
     run=lambda bench, cohort: judge_backbone(cohort, bench.scans, bench.executor, bench.digests),
     shown=(Shown("What does the backbone know?", "representations"),),
-)  # fmt: skip
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -238,26 +239,26 @@ def test_bins_hold_every_map_once_and_fall_in_order(count: int) -> None:
     shares = np.round(rng.random(count), 1)  # ties
     inside = rng.permutation(count) + 1.0
     maps = shares[:, None, None, None] * rng.random((1, 3, 2, 4))
-    found = aggregated(maps, shares, inside)
-    members = [one for bin_ in found.bins for one in bin_.members]
+    bins, limit = aggregated(maps, shares, inside)
+    members = [one for bin_ in bins for one in bin_.members]
     assert sorted(members) == list(range(count))
     assert members == sorted(range(count), key=lambda n: (-shares[n], -inside[n]))
-    assert all(a.share >= b.share for a, b in zip(found.bins, found.bins[1:], strict=False))
-    for bin_ in found.bins:
+    assert all(a.share >= b.share for a, b in pairwise(bins))
+    for bin_ in bins:
         assert bin_.mean == pytest.approx(maps[list(bin_.members)].mean(axis=0))
         assert bin_.members.index(bin_.example) == (len(bin_.members) - 1) // 2
-    assert found.limit == pytest.approx(np.percentile([np.abs(bin_.mean) for bin_ in found.bins], 99.5))
+    assert limit == pytest.approx(np.percentile([np.abs(bin_.mean) for bin_ in bins], 99.5))
     shuffled = rng.permutation(count)
-    again = aggregated(maps[shuffled], shares[shuffled], inside[shuffled])
-    assert [[shuffled[one] for one in bin_.members] for bin_ in again.bins] == [list(b.members) for b in found.bins]
+    again, _ = aggregated(maps[shuffled], shares[shuffled], inside[shuffled])
+    assert [[shuffled[one] for one in bin_.members] for bin_ in again] == [list(b.members) for b in bins]
 
 
 def test_undefined_maps_are_in_no_bin() -> None:
     shares = np.where(np.arange(9) == 4, np.nan, np.arange(9) / 9)
     maps = np.where(np.isnan(shares), np.nan, 1.0)[:, None, None, None] * np.ones((1, 2, 3, 4))
-    found = aggregated(maps, shares, np.ones(9))
-    assert not any(4 in one.members for one in found.bins)
-    assert all(np.isfinite(one.mean).all() for one in found.bins)
+    bins, _ = aggregated(maps, shares, np.ones(9))
+    assert not any(4 in one.members for one in bins)
+    assert all(np.isfinite(one.mean).all() for one in bins)
     with pytest.raises(BadInputError, match="at least 6 grids"):
         aggregated(maps[:5], shares[:5], np.ones(5))
     assert bin_edges(100) == list(EDGES)

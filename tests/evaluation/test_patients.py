@@ -12,19 +12,20 @@ import numpy as np
 import pandas as pd
 import patients_cams
 import patients_evidence as study
+import patients_halves
 import patients_measures
 import patients_network_studies
 import patients_networks
-import patients_outside
 import patients_planted
 import patients_relevance
 import patients_stream
 import pytest
 import torch
 from inherent_runs import Recipe
+from patients_halves import PRESET, Half, Study
+from patients_halves import Recipe as OutsideRecipe
 from patients_network_studies import STUDIES
-from patients_outside import PRESET, Half, Study, in_short, summary
-from patients_outside import Recipe as OutsideRecipe
+from patients_outside import in_short, summary
 from scipy.special import logit
 from torch import nn
 
@@ -476,7 +477,7 @@ def half(study: object = None) -> Half:
     ],
 )
 def test_a_value_is_chosen_where_it_is_better_than_the_first(monkeypatch, better, expected) -> None:
-    monkeypatch.setattr(patients_outside, "area", lambda rows: 0.5 + 0.1 * rows)
+    monkeypatch.setattr(patients_halves, "area", lambda rows: 0.5 + 0.1 * rows)
     monkeypatch.setattr(Half, "cross_validated", lambda _, recipe: better(recipe))
     assert half().chosen == expected
 

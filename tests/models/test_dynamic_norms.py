@@ -26,7 +26,7 @@ from heatlas.pipeline.models.dynamic import (
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.training.steps import prepare_step
 from heatlas.studies.bcos.layers import BcosConv3d
-from heatlas.studies.dynamic import DynamicNorm, InputEncoding, decoded
+from heatlas.studies.dynamic import DynamicNorm, InputEncoding
 
 
 def volume() -> Tensor:
@@ -34,6 +34,12 @@ def volume() -> Tensor:
     v = torch.rand(2, 1, 3, 4, 5, dtype=torch.float64)
     v[:, :, :, :, :2] = 0
     return v
+
+
+def decoded(pairs: torch.Tensor) -> torch.Tensor:
+    """Intensities (B, k, ...) that pairs (B, 2k, ...) point at: ``v = p+ / (p+ + q+)``; 0 where neither is positive."""
+    first, second = pairs.clamp(min=0).chunk(2, dim=1)
+    return torch.where(first + second > 0, first / (first + second).clamp(min=torch.finfo(pairs.dtype).tiny), 0)
 
 
 def test_the_pair_decodes_to_the_intensity_and_adds_up_to_one_in_the_brain():

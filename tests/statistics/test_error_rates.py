@@ -14,6 +14,8 @@ from pathlib import Path
 
 import null_cohorts
 import null_intervals
+import null_people
+import null_sites
 import null_tables
 import pytest
 import type_one_error
@@ -37,9 +39,9 @@ FEWER = {
 def fewer_permutations(monkeypatch) -> None:
     monkeypatch.setattr(null_intervals, "DRAWS", 500)
     monkeypatch.setattr(null_intervals, "SIMULATED", 200)
-    for module in (null_tables, null_intervals):
+    for module in (null_tables, null_sites, null_people, null_intervals):
         monkeypatch.setattr(module, "M", PERMUTATIONS)
-    for module in (null_tables, null_intervals, null_cohorts):
+    for module in (null_tables, null_people, null_intervals, null_cohorts):
         monkeypatch.setattr(module, "FAST", replace(module.FAST, permutations=PERMUTATIONS))
     monkeypatch.setattr(type_one_error, "PERMUTATIONS", PERMUTATIONS)
 

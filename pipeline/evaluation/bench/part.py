@@ -200,19 +200,10 @@ class Bench:
     digests: DigestCache
 
     def evaluate(self, truth_json: Path) -> Evaluated:
-        """Do all parts and write the tables.
+        """Do all parts and write the tables; `truth_json`: ``truth/planted.json`` of the input, which need not exist.
 
-        Parameters
-        ----------
-        truth_json : Path
-            ``truth/planted.json`` of the input, which need not exist.
-
-        Raises
-        ------
-        UsageError
-            For an unknown method, one that is not defined for the network, or a part that is refused.
-        BadInputError
-            If the run has no network, controls are missing, or every unit of work failed.
+        Raises UsageError for an unknown method, one that is not defined for the network, or a part that is refused.
+        Raises BadInputError if the run has no network, controls are missing, or every unit of work failed.
         """
         self._require_defined()
         parts = self.request.in_order

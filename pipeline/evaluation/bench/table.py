@@ -292,10 +292,12 @@ SHIFT_CURVE_TABLE = Table(
         "note": f"How many participants have no value because more than {100 * LOST:g} % of their brain leaves the "
         "volume; n/a if none",
     },
-    "map and shift", "Do maps move with a scan that is moved?", stage="evaluation",
+    "map and shift",
+    "Do maps move with a scan that is moved?",
+    stage="evaluation",
     filled=("cohort", "map", "shift", "n_participants"),
     forms={"map": Form.CODE},  # methods may be named on the command line, which the settings of the run do not know
-)  # fmt: skip
+)
 
 
 def shift_curve(cohort: JudgedCohort, rows: CohortMaps) -> pd.DataFrame:

@@ -210,8 +210,10 @@ def _network_record(values: Mapping[str, Any], source: str) -> type[ModelConfig]
     name = values.get("architecture", DEFAULT_NETWORK)
     if not isinstance(name, str) or name not in NETWORKS:
         meant = did_you_mean(nearest(name, NETWORKS) if isinstance(name, str) else None)
-        raise UsageError(f"{source}: model.architecture = {name!r}: no such family of networks.{meant} Known are "
-                         f"{', '.join(NETWORKS)}; `heatlas models` describes them.")  # fmt: skip
+        raise UsageError(
+            f"{source}: model.architecture = {name!r}: no such family of networks.{meant} Known are "
+            f"{', '.join(NETWORKS)}; `heatlas models` describes them."
+        )
     return NETWORKS[name]
 
 
@@ -253,8 +255,8 @@ def _check(record: type[Any], values: Mapping[str, Any], where: str, source: str
 
 def _require_own_network(record: type[Any], values: Mapping[str, Any], name: str, source: str) -> None:
     """Say so where a setting of ``[model]`` belongs to another family than that of its section."""
-    owners = [family for family, other in NETWORKS.items() if issubclass(record, ModelConfig)
-              and name in get_type_hints(other)]  # fmt: skip
+    families = NETWORKS.items() if issubclass(record, ModelConfig) else ()
+    owners = [family for family, other in families if name in get_type_hints(other)]
     if owners:
         family = values.get("architecture", DEFAULT_NETWORK)
         names = ", ".join(field.name for field in dataclasses.fields(record))

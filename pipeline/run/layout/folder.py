@@ -240,8 +240,8 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
     written to, or a link in it leads out of it.
     """
     require_no_links_out(path.parent)
-    holder = {"host": platform.node(), "pid": os.getpid(), "process": _process_start(os.getpid()),
-              "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}  # fmt: skip
+    started, pid = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), os.getpid()
+    holder = {"host": platform.node(), "pid": pid, "process": _process_start(pid), "started": started}
     mine = json.dumps(holder) + "\n"
     with ExitStack() as held:
         try:

@@ -105,9 +105,7 @@ class Objective:
     views: int = 1
 
 
-ContextOf = Callable[
-    [Config, Task, NetworkInput, Fold, Sequence[Scan], torch.device, RunLayout | None], Context
-]  # fmt: skip
+ContextOf = Callable[[Config, Task, NetworkInput, Fold, Sequence[Scan], torch.device, RunLayout | None], Context]
 Unlabelled = Mapping[str, Sequence[ScanFiles]]
 
 
