@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.reports.questions.predictions import GUESSING, NO_FINDING, networks_guess
 from heatlas.reports.questions.question import (
     CLASSES,
     CLEAR,
@@ -253,6 +254,8 @@ def _headline(run: RunRecord) -> Answer | None:
     held = ", with the class held constant" if "label" in str(row["covariates"]) else ""
     text = WORDS.say("primary_short", outcome=outcome, row=row, biomarker=worded(row["biomarker"]), held=held)
     r, tested = f"r = {fixed(row['r'])}", f"{outcome.span}, {p_value(row['p'])}, n = {number(row['n_participants'])}"
+    if networks_guess(run):
+        return Answer(f"{GUESSING} {text}", NO_FINDING, f"{r}; {tested}", said.grounds)
     if row["p"] < CLEAR:
         return Answer(text, r, tested, said.grounds)
     return Answer(text, said.answer.rstrip("."), f"{r}; {tested}", said.grounds)

@@ -388,9 +388,7 @@ def _trust(run: RunRecord) -> str:
     planted += count_not_planted(run) if planted else ""
     if run.has("verdicts"):
         return planted + bench_sentence(run, run.leading_map) + order_of_networks(run)
-    what = "the same map" if planted else f"the map ({mid_sentence(map_title(run.leading_map))})"
-    unchecked = f"It has not been checked yet whether an untrained network gives {what} (heatlas evaluate)."
-    return planted + unchecked + order_of_networks(run)
+    return planted + WORDS.say("unchecked") + order_of_networks(run)
 
 
 def task_in_words(run: RunRecord) -> str:
