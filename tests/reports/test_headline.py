@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from run_factory import PLANTED, WITH_EVIDENCE, make_run
 
+from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, WORSE
 from heatlas.reports.content.run.summary import WHERE, summarise
 from heatlas.reports.questions.predictions import (
@@ -71,10 +72,10 @@ def test_an_interval_that_touches_chance_shows_nothing(low, against, verdict):
 @pytest.mark.parametrize(
     ("low", "verdict", "begins"),
     [
-        (0.6, BETTER, "Networks told AD from CN in people they had not seen (balanced accuracy 0.76, 95 % interval 0.60 "
-         "to 0.90; chance 0.50), and better than ridge regression on "),
-        (0.6, ALIKE, "Networks told AD from CN in people they had not seen (balanced accuracy 0.76, 95 % interval 0.60 "
-         "to 0.90; chance 0.50), but no better than ridge regression on "),
+        (0.6, BETTER, "Networks told AD from CN in people they had not seen (balanced accuracy 0.76, 95 % interval "
+         "0.60 to 0.90; chance 0.50), and better than ridge regression on "),
+        (0.6, ALIKE, "Networks told AD from CN in people they had not seen (balanced accuracy 0.76, 95 % interval "
+         "0.60 to 0.90; chance 0.50), but no better than ridge regression on "),
         (0.31, ALIKE, "Networks did not reliably tell AD from CN in people they had not seen (balanced accuracy 0.76, "
          "95 % interval 0.31 to 0.90; chance 0.50). Their maps therefore say nothing."),
     ],
@@ -138,3 +139,30 @@ def test_one_class_in_a_fold_leaves_the_measure_of_all_folds(record):
     only: dict[str, Any] = {**found.tables, "performance": pd.DataFrame([fold])}
     assert learning_of(replace(found, tables=only)) is None
     assert cards(replace(found, tables=only))[GOOD].text.startswith("There are predictions, but no balanced accuracy")
+
+
+OTHER_TASKS = {"number": {"target": "age"}, "classes": {"classes": ["CN", "MCI", "AD"], "positive": "AD"}}
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "low", "sentence"),
+    [
+        ("number", "r2", 0.1, "Networks predicted age of people they had not seen (R² 0.40, 95 % interval 0.10 to "
+         "0.60; predicting the mean of all gives 0)."),
+        ("number", "r2", -0.1, "Networks did not reliably predict age of people they had not seen (R² 0.40, 95 % "
+         "interval −0.10 to 0.60; predicting the mean of all gives 0)."),
+        ("classes", "balanced_accuracy", 0.34, "Networks told CN, MCI and AD apart in people they had not seen "
+         "(balanced accuracy 0.40, 95 % interval 0.34 to 0.60; chance 0.33)."),
+        ("classes", "balanced_accuracy", 0.33, "Networks did not reliably tell CN, MCI and AD apart in people they "
+         "had not seen (balanced accuracy 0.40, 95 % interval 0.33 to 0.60; chance 0.33)."),
+    ],
+)  # fmt: skip
+def test_a_number_and_several_classes_are_judged_alike(record, task, metric, low, sentence):
+    rows = pd.DataFrame({"fold": "all", "metric": [metric, "mae", "mae_of_mean", "r"], "n_participants": 14})
+    rows = rows.assign(estimate=[0.4, 3.1, 5.2, 0.7], ci_low=low, ci_high=0.6)
+    config = load_config(overrides={"cohort": OTHER_TASKS[task], "attribution": {"betas": [0.0]}})
+    found = replace(record, config=config, tables={"scans": record.tables["scans"], f"performance_{task}": rows})
+    assert learning_in_words(found) == sentence
+    card = cards(found)[GOOD]
+    assert card.figure == ("Not above chance" if "reliably" in sentence else "0.40")
+    assert ("Mean absolute error 3.10; of predicting the mean of all, 5.20." in card.more) == (task == "number")
