@@ -160,6 +160,12 @@ FORMS: Mapping[Form, Callable[[object], str]] = {
 LINKS = {"group": "group_page", "participant_id": "person_page"}
 """Column with the address of the page that a cell leads to."""
 
+HEADINGS = {
+    "participant_id": "Participant", "session_id": "Session", "scan_id": "Scan", "n_networks": "Networks",
+    "probability_sd": "Standard deviation over networks",
+}  # fmt: skip
+"""Headings of columns that declare none, where the name of the column is not one."""
+
 CORRECTIONS: Mapping[str, str] = {
     "p_fwe": "family-wise, largest statistic",
     "p_fdr": "FDR, Benjamini–Hochberg",
@@ -181,7 +187,7 @@ def correction(column: str) -> str:
 def column_of(table: Table, name: str) -> Column:
     """A column of a declared table on the page."""
     declared = table.columns[name]
-    title = declared.title or name.replace("_", " ").capitalize()
+    title = declared.title or HEADINGS.get(name) or name.replace("_", " ").capitalize()
     numeric = not declared.is_text and declared.form is not Form.FLAG
     return Column(name, title, FORMS[declared.form], numeric, declared.meaning, LINKS.get(name, ""))
 

@@ -286,9 +286,18 @@ def _fingerprint(
     look = looks.get(str(visits["label"].iloc[0]), OTHER)
     text = (
         WORDS.say("fingerprint_caption", measure=measure, title=title, scans=len(scans), controls=controls),
-        "the controls", "",
+        "the controls", _reversed(material.run, map_name, scans),
     )  # fmt: skip
     return _furthest(material, measure, title, table, controls.bands, look, controls.who, text)
+
+
+def _reversed(run: RunRecord, map_name: str, scans: list[str]) -> str:
+    """That a map starts from an output below 0 in any of these scans, in a sentence; empty where none does."""
+    if not run.has("conservation"):
+        return ""
+    rows = run.tables["conservation"]
+    rows = rows[(rows["map"] == map_name) & rows["scan_id"].isin(scans) & (rows["start_value"] < 0)]
+    return WORDS.say("reversed", run=run) if len(rows) else ""
 
 
 def _scored(material: Material, measure: FingerprintMeasure, title: str, scores: pd.DataFrame) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from heatlas.reports.questions.comparisons import scaled_by_probability
 from heatlas.reports.questions.findings import leading_evidence, place_of, small_regions
 from heatlas.reports.questions.question import Caution
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, percent, signed
+from heatlas.reports.words.numbers import count, is_missing, mid_sentence, percent, sentence_case, signed
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -32,7 +32,7 @@ class ScanRegions:
     """The leading map of one scan by bilateral group."""
 
     values: pd.Series  # evidence, or density of a map without a unit; groups without a voxel are left out
-    largest: tuple[str, ...]  # of the largest parts, first those that speak most for what the scan is predicted to be
+    largest: tuple[str, ...]  # with the largest parts of either sign
     headline: tuple[str, ...] = ()  # the region that differs most between the classes, where it is not among them
 
     @property
@@ -45,9 +45,8 @@ class ScanRegions:
 def regions_of_scans(run: RunRecord) -> Mapping[str, ScanRegions]:
     """The regions of every explained scan, labelled or not, by its id.
 
-    An evidence map has a unit in which regions add up, so those with the largest parts are named: the most positive
-    where the scan has more evidence than its controls, else the most negative. Sums of another map follow the size of
-    regions; of it the densest are named.
+    An evidence map has a unit in which regions add up, so those with the largest parts of either sign are named. Sums
+    of another map follow the size of regions; of it the densest are named.
     """
     evidence, found = run.leads_with_evidence, {}
     headline = leading_evidence(run, run.leading_map, 1).regions if evidence else ()
@@ -56,28 +55,14 @@ def regions_of_scans(run: RunRecord) -> Mapping[str, ScanRegions]:
             continue
         rows = run.tables[table]
         rows = rows[rows["map"] == run.leading_map]
-        more = _more_than_controls(run, table.replace("relevance", "evidence").removesuffix("_bilateral"))
         for scan, of_scan in rows.groupby("scan_id", sort=False):
             values = of_scan.set_index("group")["sum" if evidence else "density"].dropna()
-            found[str(scan)] = (
-                _by_evidence(values, more.get(str(scan), values.sum() >= 0), headline)
-                if evidence
-                else _by_density(values)
-            )
+            found[str(scan)] = _by_evidence(values, headline) if evidence else _by_density(values)
     return found
 
 
-def _more_than_controls(run: RunRecord, table: str) -> Mapping[str, bool]:
-    """Whether a scan has more evidence than the controls that the leading map compares it with, by its id."""
-    if not run.has(table):
-        return {}
-    rows = run.tables[table]
-    rows = rows[rows["map"] == run.leading_map]
-    return dict(zip(rows["scan_id"].astype(str), rows["evidence"] >= rows["reference_evidence"], strict=True))
-
-
-def _by_evidence(values: pd.Series, more: bool, headline: tuple[str, ...]) -> ScanRegions:
-    largest = tuple(map(str, values.sort_values(ascending=not more, kind="stable").index[:NAMED]))
+def _by_evidence(values: pd.Series, headline: tuple[str, ...]) -> ScanRegions:
+    largest = tuple(map(str, values.sort_values(key=lambda parts: -parts.abs(), kind="stable").index[:NAMED]))
     return ScanRegions(values, largest, tuple(one for one in headline if one in values.index and one not in largest))
 
 
@@ -104,13 +89,12 @@ def measure_of(run: RunRecord, map_name: str) -> FingerprintMeasure:
 
 
 def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
-    """One sentence per scan about the leading map; none where it is no evidence map.
+    """What the leading map says of each scan, as numbers that add up on the page; empty where it is no evidence map.
 
-    A sentence reads: "Scan I1: the evidence for AD is +2.30 logits. The 12 training controls that the map compares it
-    with have −1.80 on average, a difference of +4.10. Largest parts: hippocampus +1.30, amygdala +0.70 and lateral
-    ventricle +0.40; the region that differs most between the classes, entorhinal area, +0.20. All other voxels
-    together: +1.48. The sum of the parts is off by −0.02 logits. Of unweighted points it would be off by +0.31: smaller
-    parts are uncertain."
+    It reads: "Scan I1: the evidence for AD is +2.50 logits. The 12 training controls that the map compares it with have
+    −1.50 on average, a difference of +4.00. For AD: hippocampus +1.30 and lateral ventricle +0.40; against: cerebral
+    white matter −0.90; the region that differs most between the classes, entorhinal area, +0.20; all else +3.00. Parts
+    below about 0.3 logits are uncertain."
     """
     if not run.leads_with_evidence:
         return []
@@ -132,30 +116,41 @@ def _of_leading_map(run: RunRecord, table: str) -> pd.DataFrame:
 
 
 def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegions) -> str:
-    above = account["evidence"] - account["reference_evidence"]
-    unit, parts = run.evidence_unit, regions.values
-    named = [f"{mid_sentence(group)} {signed(parts[group])}" for group in regions.largest]
+    evidence, controls = round(account["evidence"], 2), round(account["reference_evidence"], 2)
+    above, parts = evidence - controls, regions.values.round(2)
+    pro, contra = (
+        [f"{mid_sentence(group)} {signed(parts[group])}" for group in regions.largest if (parts[group] < 0) == negative]
+        for negative in (False, True)
+    )
+    direction = "class" if run.task.classes else "number"
+    where = [WORDS.say(f"for_{direction}", run=run, parts=pro)] * bool(pro)
+    where += [WORDS.say(f"against_{direction}", run=run, parts=contra)] * bool(contra)
     places = {group: place_of(run, run.leading_map, group) for group in regions.headline}
-    leader = [WORDS.say("leader", group=group, place=place.bracket if place else '', part=parts[group])
+    where += [WORDS.say("leader", group=group, place=place.bracket if place else "", part=parts[group])
               for group, place in places.items()]  # fmt: skip
     drawn = account.get("sampling_error")
-    sampling = (
-        ""
-        if is_missing(drawn)
-        else f" Of unweighted points it would be off by {signed(drawn)}: smaller parts are uncertain."
-    )
-    rest = above + account["completeness_error"] - parts[list(regions.named)].sum()
     return WORDS.say(
         "sentence",
         scan=scan,
         run=run,
-        account=account,
-        unit=unit,
+        evidence=evidence,
+        controls=controls,
+        n=account["n_reference"],
         above=above,
-        where="; ".join([listing(named), *leader]),
-        rest=rest,
-        sampling=sampling,
+        where=sentence_case("; ".join(where)),
+        rest=above - parts[list(regions.named)].sum(),
+        off=_sum_error(run, account["completeness_error"]),
+        sampling="" if is_missing(drawn) or abs(drawn) < ROUNDED else WORDS.say("sampling", drawn=abs(drawn), run=run),
     )
+
+
+ROUNDED = 0.005
+"""An error below this does not show in a number of two decimals."""
+
+
+def _sum_error(run: RunRecord, error: float) -> str:
+    """What the rest holds besides regions, in brackets; empty where it does not show."""
+    return "" if abs(error) < ROUNDED else WORDS.say("off", error=-error)
 
 
 def cautions_of_maps(run: RunRecord, regions: Collection[str] = ()) -> list[Caution]:

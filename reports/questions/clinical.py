@@ -259,7 +259,7 @@ def _answer_of_norms(norms: Norms) -> Verdict | None:
         return None
     doubt = ", but few controls were tested" if fewest < FEW_CONTROLS else ""
     wrong = [what for what, is_wrong in (("in the tails", worst > FIT), ("at the centre", off > CENTRE)) if is_wrong]
-    answer = f"The norms do not fit well {listing(wrong)}." if wrong else f"Controls scored as the norms expect{doubt}."
+    answer = f"The norms do not fit well {listing(wrong)}." if wrong else f"Controls score as the norms predict{doubt}."
     return Verdict(
         answer,
         WORDS.say("norms_grounds", norms=norms, parts=parts, kinds=_kinds(norms)),

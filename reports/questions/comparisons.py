@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.reports.questions.predictions import GUESSING, NO_FINDING, networks_guess
 from heatlas.reports.questions.question import (
     CLASSES,
     CLEAR,
@@ -129,6 +130,9 @@ def _methods_of_comparisons(compared: ClassesCompared) -> str:
     return text
 
 
+MOST = 0.5  # share of regions above which a count says no more than the prediction
+
+
 def _effects(compared: ClassesCompared) -> Verdict | None:
     """How many regions tell the classes apart by density, map by map, and how this was tested."""
     table, phrases = compared.densities, []
@@ -144,7 +148,13 @@ def _effects(compared: ClassesCompared) -> Verdict | None:
     grounds = WORDS.say("effects_grounds", first=first, compared=compared, within=within)
     if not phrases:
         return Verdict("No difference could be tested.", grounds)
-    return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(phrases)}.", grounds)
+    most = any(
+        (rows["p_fwe"] < CLEAR).mean() > MOST
+        for name, rows in table[table["t"].notna()].groupby("map")
+        if name in compared.main_maps
+    )
+    means = WORDS.say("repeats_the_prediction") * most
+    return Verdict(f"Regions with a family-wise p below 0.05: {'; '.join(phrases)}.{means}", grounds)
 
 
 def scaled_by_probability(run: RunRecord) -> Caution | None:
@@ -183,6 +193,7 @@ class Outcome:
     row: pd.Series
     quantity: str  # what is correlated
     asked: str  # the outcome as the run named it, with what it is adjusted for
+    whom: str  # the people it is taken over
     confidence: float
 
     @property
@@ -217,7 +228,7 @@ def facts_of_primary(run: RunRecord) -> Outcome | None:
         whom=whom,
         held=held,
     )
-    return Outcome(row, quantity, asked, run.config.statistics.confidence)
+    return Outcome(row, quantity, asked, whom, run.config.statistics.confidence)
 
 
 def _answer_of_primary(outcome: Outcome) -> Verdict:
@@ -240,9 +251,14 @@ def _headline(run: RunRecord) -> Answer | None:
     said, row = _answer_of_primary(outcome), outcome.row
     if not outcome.is_known:
         return Answer(f"{said.answer} {said.grounds}")
-    return Answer(f"{said.answer} {sentence_case(outcome.asked)}.", f"r = {fixed(row['r'])}",
-        f"{outcome.span}, {p_value(row['p'])}, n = {number(row['n_participants'])}", said.grounds,
-    )  # fmt: skip
+    held = ", with the class held constant" if "label" in str(row["covariates"]) else ""
+    text = WORDS.say("primary_short", outcome=outcome, row=row, biomarker=worded(row["biomarker"]), held=held)
+    r, tested = f"r = {fixed(row['r'])}", f"{outcome.span}, {p_value(row['p'])}, n = {number(row['n_participants'])}"
+    if networks_guess(run):
+        return Answer(f"{GUESSING} {text}", NO_FINDING, f"{r}; {tested}", said.grounds)
+    if row["p"] < CLEAR:
+        return Answer(text, r, tested, said.grounds)
+    return Answer(text, said.answer.rstrip("."), f"{r}; {tested}", said.grounds)
 
 
 def in_a_sentence(run: RunRecord) -> str:

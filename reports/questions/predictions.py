@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES
+from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
+from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.pipeline.training.baselines.stage import BASELINES as PREDICTORS
 from heatlas.pipeline.training.baselines.stage import UNTRAINED
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question, Verdict
@@ -51,29 +52,100 @@ def rivals_of(run: RunRecord) -> Rivals | None:
     return Rivals(best, None if untrained.empty else untrained.iloc[0], run.task.kind.name == SEVERAL_CLASSES)
 
 
-def _compared(rivals: Rivals) -> str:
-    """What the networks add to the best baseline, in a sentence.
+def baselines_in_words(rivals: Rivals, sentence: str = "against_the_best") -> str:
+    """What the networks add to the best baseline, in a sentence or the end of one.
 
     And in another, that they do not beat an untrained network, where they do not.
     """
     row, untrained = rivals.best, rivals.untrained
     baseline = str(row["baseline"])
-    said = WORDS.say(
-        "against_the_best",
+    compared = WORDS.say(
+        sentence,
         row=row,
+        joined="and" if row["verdict"] == BETTER else "but",
         rival=f"ridge regression on {_SEES[baseline]}" if baseline in _SEES else baseline,
         over=_OVER_CLASSES * rivals.several_classes,
         measure=_MEASURES[row["metric"]],
     )
     if untrained is None or baseline == UNTRAINED or untrained["verdict"] == BETTER:
-        return said
-    return WORDS.say("against_untrained", said=said, untrained=untrained)
+        return compared
+    return WORDS.say("against_untrained", compared=compared, untrained=untrained)
 
 
-def against_baselines(run: RunRecord) -> str:
-    """What the networks add to the best baseline, for the summary; empty where there is none."""
-    rivals = rivals_of(run)
-    return "" if rivals is None else _compared(rivals)
+LEARNED, NO_MORE, UNCLEAR = "learned", "no more than a simple predictor", "unclear"
+
+
+def judge_learning(low: float, chance: float, against_simple: str = "") -> str:
+    """Whether networks learned: by the lower end of their interval, then against the best simple predictor.
+
+    An interval that touches chance, or is not known, shows nothing.
+
+    Examples
+    --------
+    >>> judge_learning(0.69, 0.5), judge_learning(0.69, 0.5, BETTER), judge_learning(0.69, 0.5, ALIKE)
+    ('learned', 'learned', 'no more than a simple predictor')
+    >>> judge_learning(0.5, 0.5, BETTER), judge_learning(float("nan"), 0.5)
+    ('unclear', 'unclear')
+    """
+    if not low > chance:
+        return UNCLEAR
+    return LEARNED if against_simple in ("", BETTER) else NO_MORE
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Whether the networks of a run learned, and the measure of all folds that shows it."""
+
+    verdict: str
+    row: pd.Series
+    measured: str  # the measure, its interval and chance
+
+    @property
+    def is_unclear(self) -> bool:
+        return self.verdict == UNCLEAR
+
+
+def learning_of(run: RunRecord) -> Learning | None:
+    """Balanced accuracy against chance, or of a number R² against the mean of all; None where it is not known."""
+    kind = run.task.kind.name
+    table = PREDICTIONS_OF[kind].replace("predictions", "performance")
+    if run.without_labels or not run.has(table):
+        return None
+    rows = run.tables[table]
+    rows = rows[(rows["fold"].astype(str) == ALL_FOLDS) & (rows["metric"] == ("r2" if kind == NUMBER else BALANCED))]
+    if rows.empty or is_missing(rows["estimate"].iloc[0]):
+        return None
+    row, rivals = rows.iloc[0], rivals_of(run)
+    chance = 0.0 if kind == NUMBER else 1 / len(run.task.outputs)
+    span = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
+    measured = WORDS.say("measured_number" if kind == NUMBER else "measured", row=row, span=span, chance=chance)
+    against = "" if rivals is None else str(rivals.best["verdict"])
+    return Learning(judge_learning(row["ci_low"], chance, against), row, measured)
+
+
+BALANCED = "balanced_accuracy"
+_TASK_WORDS = {TWO_CLASSES: "two", SEVERAL_CLASSES: "several", NUMBER: "number"}
+
+
+def learning_in_words(run: RunRecord) -> str:
+    """Whether the networks learned, in the sentence that the report begins with; empty where it is not known."""
+    found = learning_of(run)
+    if found is None:
+        return ""
+    rivals = None if found.is_unclear else rivals_of(run)
+    return WORDS.say(
+        f"{_TASK_WORDS[run.task.kind.name]}_{'unclear' if found.is_unclear else 'learned'}",
+        run=run,
+        classes=run.task.outputs,
+        found=found,
+        against="." if rivals is None else baselines_in_words(rivals, "against"),
+    )
+
+
+def networks_guess(run: RunRecord) -> bool:
+    """Whether it is known that the networks are not shown to predict better than chance."""
+    found = learning_of(run)
+    return found is not None and found.is_unclear
 
 
 def _beats_them(rivals: Rivals) -> Verdict:
@@ -88,7 +160,7 @@ def _beats_them(rivals: Rivals) -> Verdict:
         said,
         WORDS.say(
             "baselines_grounds",
-            compared=_compared(rivals),
+            compared=baselines_in_words(rivals),
             row=row,
             interval=interval(row["difference_low"], row["difference_high"]),
         ),
@@ -101,10 +173,8 @@ def _not_better(rivals: Rivals) -> Caution | None:
     worse = rivals.best["verdict"] == WORSE
     return Caution(
         "serious" if worse else "note",
-        "A simple predictor is better than the networks."
-        if worse
-        else "The networks are not shown to be better than a simple predictor.",
-        f"{_compared(rivals)} What their maps show is what these networks used, not the best that the images can tell.",
+        "A simple predictor is better than the networks." if worse else "A simple predictor does as well.",
+        "Maps show what these networks used, not the best that the images can tell.",
         "baselines",
     )
 
@@ -124,37 +194,26 @@ _MEASURED = ("fold", "metric", "estimate", *CI, *N)
 
 def _how_predicted(run: RunRecord) -> Answer:
     """How well a number is predicted, or several classes are told apart, for the summary."""
-    name = PREDICTIONS_OF[run.task.kind.name].replace("predictions", "performance")
-    if not run.has(name):
+    found = learning_of(run)
+    if found is None:
         return Answer("Not known: the statistics have not been run yet.")
-    table = run.tables[name]
-    rows = table[table["fold"] == "all"].set_index("metric")
-    level = run.config.statistics.confidence
-    best = rows.loc[run.task.kind.score]
-    span = interval(best["ci_low"], best["ci_high"], 2, level)
-    people = f"This rests on {count(int(str(best['n_participants'])), 'participant')}."
-    if not run.task.classes:
-        text = WORDS.say(
-            "number_predicted",
-            run=run,
-            best=best,
-            span=span,
-            of_mean=rows.loc["mae_of_mean", "estimate"],
-            r=rows.loc["r", "estimate"],
-            people=people,
-            against_baselines=against_baselines(run),
-        ).strip()
-        return Answer(text, fixed(best["estimate"]), "mean absolute error")
-    text = WORDS.say(
-        "classes_told_apart",
-        told=run.task.outputs,
-        run=run,
-        best=best,
-        span=span,
-        chance=1 / len(run.task.outputs),
-        people=people,
-    )
-    return Answer(text, fixed(best["estimate"]), "balanced accuracy over all classes")
+    answer = answer_on_learning(found)
+    if run.task.classes:
+        return answer
+    table = run.tables["performance_number"]
+    rows = table[table["fold"].astype(str) == ALL_FOLDS].set_index("metric")
+    return replace(answer, more=WORDS.say("number_predicted", rows=rows["estimate"]))
+
+
+def answer_on_learning(found: Learning) -> Answer:
+    """The first card of the summary: the measure in large type only where it lies above chance."""
+    text = WORDS.say("not_above_chance" if found.is_unclear else "above_chance")
+    figure = NOT_ABOVE_CHANCE if found.is_unclear else fixed(found.row["estimate"])
+    return Answer(text, figure, WORDS.say("learning_caption", found=found))
+
+
+NOT_ABOVE_CHANCE, NO_FINDING = "Not above chance", "No finding"
+GUESSING = "The networks may be guessing, so their maps say nothing."
 
 
 NUMBER_PERFORMANCE = Question.read(

@@ -62,7 +62,7 @@ def _works_for_whom(subgroups: Subgroups) -> Verdict | None:
         answer = WORDS.say("no_difference", comparisons=len(tested))
         test = f"Clearest: {_tested(tested.iloc[0])}."
     else:
-        answer = "It does not work equally well for everyone."
+        answer = WORDS.say("differs_by", groups=list(dict.fromkeys(_subgroup(row) for _, row in clear.iterrows())))
         test = f"After correction: {'; '.join(_tested(row) for _, row in clear.head(3).iterrows())}."
     return Verdict(
         answer,

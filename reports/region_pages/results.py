@@ -22,7 +22,7 @@ from heatlas.reports.questions.findings import (
     place_of,
     summary_means,
 )
-from heatlas.reports.questions.question import CLEAR, classes_compared, difference_in_words, g_in_words
+from heatlas.reports.questions.question import CLEAR, classes_compared, difference_in_words, folds_held, g_in_words
 from heatlas.reports.questions.views import CI, G, rows_in_words
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
@@ -73,7 +73,7 @@ def _lead_of_evidence(run: RunRecord, group: str) -> str:
         "lead_of_evidence",
         title=title,
         difference=_difference(run, row, "larger"),
-        difference_of=difference_of(run, row),
+        difference_of=difference_of(run, row) + " within test folds" * (folds_held(row.to_frame().T)),
         means=means,
         row=row,
         run=run,

@@ -24,6 +24,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.page.build import report_inputs, write_report
 from heatlas.reports.page.sections import find_cautions
 from heatlas.reports.people.page import person_content
+from heatlas.reports.people.regions import evidence_sentences
 from heatlas.reports.questions import trust
 from heatlas.reports.questions.comparisons import COMPARISONS
 from heatlas.reports.questions.findings import evidence_differences, sum_error
@@ -131,8 +132,13 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
     assert set(rows.index[:5]) == set(PLANTED)
     named = [f"{group.lower()} (1 to 5)" for group in rows.index[:5]]
     named[0] = f"{rows.index[0].lower()} (between place 1 and 5 of 68)"
-    assert answer.text.startswith(
-        f"The evidence for AD differs most in these regions: {', '.join(named[:-1])} and {named[-1]}. Map:"
+    row = rows.iloc[0]
+    assert answer.text == (
+        f"The largest difference by Hedges' g is in the {rows.index[0].lower()}: "
+        f"{signed(VOXELS * row['difference'])} logits (g {fixed(row['hedges_g'])})."
+    )
+    assert f"The evidence for AD differs most in these regions: {', '.join(named[:-1])} and {named[-1]}. Map:" in (
+        answer.more
     )
     said = []
     for group in rows.index[:5]:
@@ -140,16 +146,17 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
         low, high = (fixed(VOXELS * row[name]) for name in ("ci_low", "ci_high"))
         said.append(f"{group.lower()} {signed(VOXELS * row['difference'])} ({low} to {high}; g {g_of(row)})")
     people = rows.iloc[0]
-    assert answer.more.startswith(
+    first, second, third = (group.lower() for group in rows.index[:3])
+    assert f"One of 5 regions is the first of all 68 (95 % confidence): {first}, {second}, {third} and 2 more." in (
+        answer.more
+    )
+    assert (
         f"{people['n_first']:.0f} participants of AD and {people['n_second']:.0f} of CN; differences in logits: "
         f"{', '.join(said[:-1])} and {said[-1]}. In brackets: 95 % interval, Hedges' g [interval]. {NOT_EVALUATED}"
-    )
-    assert answer.figure == "One of 5 regions"
-    first, second, third = (group.lower() for group in rows.index[:3])
-    assert answer.figure_caption == (
-        f"One of 5 regions is the first of all 68 (95 % confidence): {first}, {second}, {third} and 2 more. "
-        f"{rows.index[0]}: difference of evidence {signed(VOXELS * rows['difference'].iloc[0])} logits, n = 14."
-    )
+    ) in answer.more
+    passed = int((rows["p_fwe"] < 0.05).sum())
+    assert answer.figure == f"{passed} regions"
+    assert answer.figure_caption.startswith("of 68 differ between AD and CN after correction: ")
     assert "relevance (LRP β=0) is densest in" in answer.more
 
 
@@ -164,30 +171,27 @@ def with_places(record: RunRecord, low: list[int], high: list[int]) -> RunRecord
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "figure", "caption", "text"),
+    ("low", "high", "order", "text"),
     [
-        ([1, 2], [1, 68], "{0}", "first of all regions: {size}. The first of all 68 regions is {a} (95 % confidence).",
+        ([1, 2], [1, 68], "The first of all 68 regions is {a} (95 % confidence).",
          "{a} (place 1 of 68), {b} (2 to 68)"),
-        ([1, 1, 1, 2], [3, 3, 3, 68], "{0}", "first of all regions: {size}. One of 3 regions is the first of all 68 "
-         "(95 % confidence): {a}, {b} and {c}.", "{a} (between place 1 and 3 of 68), {b} (1 to 3)"),
-        ([1, 1, 1, 1, 2], [4, 4, 4, 4, 68], "One of 4 regions", "One of 4 regions is the first of all 68 (95 % "
-         "confidence): {a}, {b}, {c} and 1 more. {0}: {size}.", "{a} (between place 1 and 4 of 68), {b} (1 to 4)"),
-        ([1], [68], "Not known which", "Any of the 68 regions may be the first (95 % confidence): the data do not "
-         "order them. {0}: {size}.", "{a} (between place 1 and 68 of 68), {b} (1 to 68)"),
-        ([2, 1, 2], [68, 1, 68], "{0}", "first of the regions that are not small: {size}. The first of all 68 regions "
-         "is {b} (95 % confidence).", "{a} (between place 2 and 68 of 68), {b} (1)"),
+        ([1, 1, 1, 2], [3, 3, 3, 68], "One of 3 regions is the first of all 68 (95 % confidence): {a}, {b} and {c}.",
+         "{a} (between place 1 and 3 of 68), {b} (1 to 3)"),
+        ([1, 1, 1, 1, 2], [4, 4, 4, 4, 68], "One of 4 regions is the first of all 68 (95 % confidence): {a}, {b}, {c} "
+         "and 1 more.", "{a} (between place 1 and 4 of 68), {b} (1 to 4)"),
+        ([1], [68], "Any of the 68 regions may be the first (95 % confidence): the data do not order them.",
+         "{a} (between place 1 and 68 of 68), {b} (1 to 68)"),
+        ([2, 1, 2], [68, 1, 68], "The first of all 68 regions is {b} (95 % confidence).",
+         "{a} (between place 2 and 68 of 68), {b} (1)"),
     ],
 )  # fmt: skip
-def test_a_region_stands_in_large_type_only_where_at_most_three_may_be_first(
-    run, record, low, high, figure, caption, text
-):
+def test_more_says_which_regions_may_be_first(run, record, low, high, order, text):
     names = list(by_hand(run).index)
-    size = f"difference of evidence {signed(VOXELS * by_hand(run)['difference'].iloc[0])} logits, n = 14"
-    words = {"size": size, "a": names[0].lower(), "b": names[1].lower(), "c": names[2].lower()}
+    words = {"a": names[0].lower(), "b": names[1].lower(), "c": names[2].lower()}
     answer = next(one for one in summarise(with_places(record, low, high)).answers if one.question == WHERE)
-    assert answer.figure == figure.format(names[0])
-    assert answer.figure_caption == caption.format(names[0], **words)
-    assert text.format(**words) in answer.text
+    assert order.format(**words) in answer.more
+    assert text.format(**words) in answer.more
+    assert not any(name in answer.figure for name in names)
 
 
 def test_a_run_of_an_earlier_version_has_places_without_bounds(run, record):
@@ -196,9 +200,8 @@ def test_a_run_of_an_earlier_version_has_places_without_bounds(run, record):
     older = replace(record, tables={**record.tables, "group_comparisons": table})
     first = by_hand(run).index[0]
     answer = next(one for one in summarise(older).answers if one.question == WHERE)
-    assert answer.figure == first
-    assert answer.figure_caption.startswith("first of all regions: difference of evidence ")
-    assert "place" not in answer.text
+    assert first.lower() in answer.text
+    assert "place" not in answer.text + answer.more
     assert lead_of(older, first).endswith("By g it is number 1 of 68 regions.")
     bounded = with_places(record, [1, 2], [3, 68])
     assert lead_of(bounded, first).endswith("By g it is number 1 of 68 regions (95 % interval 1 to 3).")
@@ -260,17 +263,42 @@ def test_a_scan_is_described_by_its_evidence_and_that_of_its_reference(run, reco
     table = read_table(run.group / "relevance_bilateral.tsv")
     own = table[(table["participant_id"] == "sub-AD000") & (table["map"] == EVIDENCE)].set_index("group")["sum"]
     first = by_hand(run).index[0]
-    largest = list(own.sort_values(ascending=False).index[:3])
-    parts = [f"{name[:1].lower()}{name[1:]} {signed(own[name])}" for name in largest]
-    rest = 4.0 + 0.01 - own[list(dict.fromkeys([*largest, first]))].sum()
-    leader = f"; the region that differs most between the classes, {first[:1].lower()}{first[1:]}"
-    leader += f" (between place 1 and 5 of 68), {signed(own[first])}"
+    largest = list(own.abs().sort_values(ascending=False).index[:3])
+    shown = own.round(2)
+    parts = {
+        sign: [f"{name[:1].lower()}{name[1:]} {signed(own[name])}" for name in largest if (own[name] < 0) == (sign < 0)]
+        for sign in (1, -1)
+    }
+    said = [f"{word} AD: {' and '.join(', '.join(names).rsplit(', ', 1))}"
+            for word, names in (("for", parts[1]), ("against", parts[-1])) if names]  # fmt: skip
+    if first not in largest:
+        leader = f"the region that differs most between the classes, {first[:1].lower()}{first[1:]}"
+        said.append(f"{leader} (between place 1 and 5 of 68): {signed(own[first])}")
+    rest = 4.0 - shown[list(dict.fromkeys([*largest, first]))].sum()
+    text = "; ".join(said)
     assert content["evidence"] == [
         "Scan IAD0M000: the evidence for AD is +2.50 logits. The 12 training controls that the map compares it with "
-        f"have −1.50 on average, a difference of +4.00. Largest parts: {', '.join(parts[:-1])} and {parts[-1]}"
-        f"{'' if first in largest else leader}. All other voxels together: {signed(rest)}. The sum of the parts is off "
-        "by +0.01 logits. Of unweighted points it would be off by −0.10: smaller parts are uncertain."
+        f"have −1.50 on average, a difference of +4.00. {text[:1].upper()}{text[1:]}; all else: {signed(rest)}, of "
+        "which −0.01 is error of the sum. Parts below about 0.1 logits are uncertain."
     ]
+
+
+def test_a_large_part_against_the_class_is_named_and_the_parts_add_up(record):
+    table = record.tables["relevance_bilateral"].copy()
+    here = (table["scan_id"] == "IAD0M000") & (table["map"] == EVIDENCE)
+    groups = table.loc[here, "group"]
+    for group, value in zip(groups.iloc[:3], (4.912, -0.904, 0.351), strict=True):
+        table.loc[here & (table["group"] == group), "sum"] = value
+    table.loc[here & ~table["group"].isin(groups.iloc[:3]), "sum"] = 0.001
+    changed = replace(record, tables={**record.tables, "relevance_bilateral": table})
+    visits = record.tables["scans"].query("scan_id == 'IAD0M000'")
+    (sentence,) = evidence_sentences(changed, visits)
+    first, second, third = (f"{group[:1].lower()}{group[1:]}" for group in groups.iloc[:3])
+    assert f"For AD: {first} +4.91 and {third} +0.35; against AD: {second} −0.90; " in sentence
+    total = float(re.search(r"difference of ([+−][\d.]+)", sentence)[1].replace("−", "-"))
+    after = sentence.split(f"{total:+.2f}.", 1)[1].split(", of which")[0]
+    parts = [float(part.replace("−", "-")) for part in re.findall(r"[+−]\d+\.\d\d", after)]
+    assert sum(parts) == pytest.approx(total, abs=1e-9)
 
 
 def test_the_fingerprint_compares_evidence_and_shares_of_other_maps(run, record):
@@ -502,5 +530,5 @@ def test_regions_that_differ_without_disease_are_counted(record, planted):
     known = replace(record)
     known.__dict__["planted"] = tuple(differ[:planted])
     others = len(differ) - planted
-    named = f"Not planted: {others} of the {len(differ)} that differ."
+    named = f"{others} of the {len(differ)} regions that differ have no planted disease."
     assert (named in summarise(known).trust) == (planted > 0)

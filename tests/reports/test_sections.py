@@ -53,22 +53,23 @@ def record(run) -> RunRecord:
     return read_run(run)
 
 
-def test_the_primary_outcome_is_printed_first_with_its_numbers(run, record):
+def test_the_primary_outcome_is_printed_last_with_its_numbers(run, record):
     row = read_table(run.statistics("primary")).iloc[0]
     assert (row["map"], row["metric"]) == (EVIDENCE, "sum")
-    answer = summarise(record).answers[0]
+    answer = summarise(record).answers[-1]
     named = "artial correlation of evidence (Expected gradients) in the hippocampus with "
     held = "AD and CN together, adjusted for test fold, class, age, sex"
-    assert f"P{named}" in answer.text
-    assert f"{held}." in answer.text
+    assert answer.text.startswith("Named before any result: evidence in the hippocampus and ")
+    assert answer.text.endswith("AD and CN together, with the class held constant.")
     assert answer.more.startswith(f"Primary outcome (named before any result: p{named}")
     assert f"{held})" in answer.more
     bounds = f"{fixed(row['ci_low'])} to {fixed(row['ci_high'])}"
     assert f"r\xa0=\xa0{fixed(row['r'])} (95 % interval {bounds})" in answer.more
     assert f"{p_value(row['p'])}, {row['n_participants']} participants" in answer.more
     assert f"Permutations exchange {row['exchanged']}." in answer.more
-    assert answer.figure == f"r = {fixed(row['r'])}"
-    assert answer.figure_caption == f"95 % interval {bounds}, {p_value(row['p'])}, n = {row['n_participants']}"
+    tested, r = f"95 % interval {bounds}, {p_value(row['p'])}, n = {row['n_participants']}", f"r = {fixed(row['r'])}"
+    shown = (r, tested) if row["p"] < 0.05 else ("No clear correlation", f"{r}; {tested}")
+    assert (answer.figure, answer.figure_caption) == shown
     results = [name for chapter in CHAPTERS if chapter.file != INDEX for name in sections_of(chapter)]
     assert results[0] == "primary"
     assert "The primary outcome, named before any result, was the partial correlation of evi" in further_analyses(
@@ -91,11 +92,11 @@ def test_an_outcome_that_could_not_be_computed_says_why(record):
 
 
 def test_a_report_does_not_begin_with_what_is_not_known(record):
-    assert summarise(record).answers[0].question == "What is the primary outcome?"
+    assert summarise(record).answers[0].question == "How good is the prediction?"
     blank = record.tables["primary"].assign(r=None, p=None, note="hippocampus/tiv: no scan has a value.")
     answers = summarise(replace(record, tables={**record.tables, "primary": blank})).answers
-    assert answers[0].question == "How good is the classifier?"
-    assert answers[-1].question == "What is the primary outcome?"
+    assert answers[0].question == "How good is the prediction?"
+    assert answers[-1].question == "The primary outcome"
     assert not any(one.text.startswith("Not known") for one in answers[:-1])
 
 
@@ -459,11 +460,14 @@ def test_agreement_with_atrophy_is_answered_by_what_survives_correction(volume_r
             table.loc[table["map"] == name, ["r", "p", "p_fdr"]] = [r, 0.004, p_fdr]
         write_table(path, table)
         card = next(
-            one for one in summarise(read_run(volume_run)).answers if one.question == "Does it agree with atrophy?"
+            one for one in summarise(read_run(volume_run)).answers if one.question == "Does relevance follow atrophy?"
         )
     finally:
         path.write_bytes(before)
-    assert card.text.startswith(answer)
+    clear = headline[1] < 0.05
+    assert card.figure == (f"r = {fixed(headline[0])}" if clear else "No clear correlation")
+    assert (card.text if clear or "map" in answer else f"{card.figure}. ").startswith(answer)
+    assert (f"r = {fixed(headline[0])};" in card.figure_caption) == (not clear)
     assert "0.004" not in (card.text + card.more).replace("\xa0", " ")
     assert card.more.count("within test folds") == 2
     for _, p_fdr in (headline, guided):
@@ -480,7 +484,7 @@ def test_a_smaller_share_in_the_hippocampus_stands_beside_the_agreement_with_atr
     table.loc[here & (table["group"] == "Hippocampus"), ["difference", "hedges_g", "p_fwe"]] = [g / 1000, g, p]
     table[["hedges_g_low", "hedges_g_high"]] = [-2.5, -1.0]
     cards = summarise(replace(found, tables={**found.tables, "group_comparisons": table})).answers
-    card = next(one for one in cards if one.question == "Does it agree with atrophy?")
+    card = next(one for one in cards if one.question == "Does relevance follow atrophy?")
     said = "hippocampus (g −1.82 [−2.50 to −1.00]) holds a smaller share of the map in AD than in CN"
     assert (said in card.text) == told
     assert ("smaller share" in card.text) == told

@@ -203,7 +203,7 @@ def test_correlations_of_many_measures_and_estimators_are_corrected_over_these_t
     ("p", "answer"),
     [
         (0.058, "None of the 2 comparisons that could be made finds a difference after correction. Among so"),
-        (0.01, "It does not work equally well for everyone."),
+        (0.01, "It works better or worse in women and men than in others."),
     ],
 )
 def test_subgroups_are_named_with_n_and_what_survives(p, answer):
@@ -224,7 +224,7 @@ def test_a_difference_in_sensitivity_alone_is_told():
         estimate=[0.8, 0.6], rest=[0.85, 0.95], p_fdr=[0.4, 0.02], n_participants=15
     )
     found = SUBGROUPS.answered(record({"fairness": rows}))
-    assert found.answer == "It does not work equally well for everyone."
+    assert found.answer == "It works better or worse in women than in others."
     assert "After correction: women, sensitivity 0.60 against 0.95, corrected p\xa0=\xa00.020." in found.grounds
 
 
@@ -247,7 +247,7 @@ def test_progression_begins_with_whether_it_can_be_answered(people, events, p, a
 @pytest.mark.parametrize(
     ("beyond", "shift", "answer"),
     [
-        (0.04, 0.0, "Controls scored as the norms expect."),
+        (0.04, 0.0, "Controls score as the norms predict."),
         (0.2, 0.0, "The norms do not fit well in the tails."),
         (0.04, -0.1, "The norms do not fit well at the centre."),
         (0.2, -0.1, "The norms do not fit well in the tails and at the centre."),

@@ -47,7 +47,7 @@ from heatlas.pipeline.statistics.data.values import RelevanceValues
 from heatlas.pipeline.statistics.normative.w_scores import Norm
 from heatlas.pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
 from heatlas.pipeline.statistics.stage import ControlNorms, SharedNorms
-from heatlas.reports.questions.predictions import against_baselines
+from heatlas.reports.questions.predictions import baselines_in_words, rivals_of
 
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
 TASK = task_of(SETTINGS.cohort)
@@ -222,8 +222,7 @@ class TablesOfRun:
 @pytest.mark.parametrize(
     ("untrained", "verdict", "said"),
     [
-        (0.72, "no better than", " They are no better than a network that was never trained, its weights drawn at "
-         "random (0.76 against 0.72)."),
+        (0.72, "no better than", " They are no better than an untrained network (0.76 against 0.72)."),
         (0.60, "better than", ""),
         (0.80, "worse than", None),
     ],
@@ -237,7 +236,7 @@ def test_networks_that_do_not_beat_an_untrained_one_say_so(untrained: float, ver
     if said is None:
         best, said = "ridge regression on what an untrained network makes of the image", ""
     words = "no better than" if untrained < 0.79 else "worse than"
-    assert against_baselines(TablesOfRun({"baselines": table})) == (
+    assert baselines_in_words(rivals_of(TablesOfRun({"baselines": table}))) == (
         f"The networks are {words} {best}, the best simple predictor on the same folds (area under the curve, within "
         f"folds: 0.76 against {max(untrained, 0.79):.2f}).{said}"
     )

@@ -258,7 +258,7 @@ IMAGE_DIFFERENCES = Question.read(WORDS, "image-differences", draw=build_regions
 TESTS, CLUSTERS = "voxel_tests", "voxel_clusters"
 _NAMED = 4
 _LEAD_OF_VOXELS = (
-    "What the field looks at first: people of {positive} against {negative} in every voxel, in the images that the "
+    "People of {positive} against {negative} in every voxel, in the images that the "
     "network saw, without any network, and in the map. Values were smoothed to {fwhm} mm and averaged over the scans "
     "of a person; people are permuted ({permutations} times; for the map within test folds), and p is family-wise over "
     "all voxels, by threshold-free cluster enhancement (TFCE), and by the largest |t| beside it. A cluster says that "

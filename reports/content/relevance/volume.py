@@ -20,6 +20,7 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture,
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import columns_of, page_table
 from heatlas.reports.questions.findings import Estimate, leading_regions, smaller_shares
+from heatlas.reports.questions.predictions import GUESSING, NO_FINDING, networks_guess
 from heatlas.reports.questions.question import CLEAR, Answer, Caution, Check, Headline, Question, rows_where
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
@@ -311,9 +312,12 @@ def _does_it_agree(run: RunRecord) -> Answer:
         )
         for title, one in known
     ]
-    text = WORDS.say(
-        "atrophy", in_short=_in_short([one for _, one in known]), what=what, not_grown=_not_grown(run, name)
-    )
+    guess, r = networks_guess(run), f"r = {fixed(estimate.value)}"
+    in_short = _in_short([one for _, one in known])
+    clear = estimate.p_fdr < CLEAR and not guess
+    figure = r if clear else NO_FINDING if guess else in_short.rstrip(".").replace(" by the headline map", "")
+    in_short = f"{GUESSING} " if guess else f"{in_short} " * (clear or "headline" in in_short)
+    text = WORDS.say("atrophy", in_short=in_short, what=what, not_grown=_not_grown(run, name))
     more = WORDS.say(
         "atrophy_more",
         estimate=estimate,
@@ -326,9 +330,9 @@ def _does_it_agree(run: RunRecord) -> Answer:
     if guided is not None:
         same = (guided.value < 0) == (estimate.value < 0)
         more += f"The two maps {'agree' if same else 'disagree'} in the sign."
-    figure = f"r = {fixed(estimate.value)}"
     caption = WORDS.say(
         "atrophy_caption",
+        r="" if clear else f"{r}; ",
         what=what,
         per_intracranial=" ÷ intracranial volume" * bool(adjusted),
         within_folds=within_folds(estimate),

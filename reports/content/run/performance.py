@@ -18,10 +18,10 @@ from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture,
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, columns_of, numeric, page_table, text, worded_columns
 from heatlas.reports.questions.findings import performance_estimate
-from heatlas.reports.questions.predictions import against_baselines
+from heatlas.reports.questions.predictions import answer_on_learning, learning_of
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
-from heatlas.reports.words.numbers import count, fixed, interval, is_missing, number, percent, sentence_case
+from heatlas.reports.words.numbers import count, fixed, is_missing, number, percent, sentence_case
 from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import worded
 
@@ -333,18 +333,14 @@ def _how_good(run: RunRecord) -> Answer:
         if run.has("predictions"):
             return Answer("There are predictions, but no balanced accuracy over both classes.")
         return Answer("Not known: no network has been trained and tested yet.")
-    confidence = run.config.statistics.confidence
-    estimates = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", "auc")}
+    found = learning_of(run)
+    if found is None:
+        return Answer("Not known: there is no balanced accuracy over both classes.")
+    within = performance_estimate(run, "auc_within_folds")
+    area = "auc" if within is None or is_missing(within.value) else "auc_within_folds"
+    estimates = {metric: performance_estimate(run, metric) for metric in ("sensitivity", "specificity", area)}
     others = [f"{worded(metric)} {fixed(one.value)}" for metric, one in estimates.items() if one is not None]
-    text = WORDS.say(
-        "how_good",
-        run=run,
-        estimate=estimate,
-        interval=interval(estimate.low, estimate.high, 2, confidence),
-        others=others,
-        against_baselines=against_baselines(run),
-    ).strip()
-    return Answer(text, fixed(estimate.value), f"balanced accuracy, n = {number(estimate.participants)}")
+    return replace(answer_on_learning(found), more=WORDS.say("how_good", estimate=estimate, others=others))
 
 
 PERFORMANCE = Question.read(

@@ -25,10 +25,8 @@ from heatlas.reports.frame.tables import PageTable, page_table, worded_columns
 from heatlas.reports.questions.comparisons import PRIMARY, in_a_sentence
 from heatlas.reports.questions.findings import (
     BY_MEASURE,
-    FEW_FIRSTS,
     densest,
     evidence_differences,
-    firsts,
     firsts_in_words,
     in_words,
     leaders,
@@ -38,14 +36,20 @@ from heatlas.reports.questions.findings import (
     least_voxels,
     map_shares,
     overlap_in_words,
-    performance_estimate,
     place_columns,
     small_regions,
     smaller_shares,
     summary_means,
     with_places,
 )
-from heatlas.reports.questions.predictions import APPLIED, NUMBER_PERFORMANCE, against_baselines
+from heatlas.reports.questions.predictions import (
+    APPLIED,
+    GUESSING,
+    NO_FINDING,
+    NUMBER_PERFORMANCE,
+    learning_in_words,
+    networks_guess,
+)
 from heatlas.reports.questions.question import (
     ANY_TASK,
     CLEAR,
@@ -59,7 +63,7 @@ from heatlas.reports.questions.question import (
 from heatlas.reports.questions.trust import bench_sentence, evaluated, found_by_the_map, order_of_networks
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
-from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened, signed
+from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -68,9 +72,31 @@ WHERE = "Where does it look?"
 
 
 def where_it_looks(run: RunRecord) -> Answer:
-    """Where the leading map lies; LRP, as in the founding study, below it where an evidence map leads."""
-    if not run.leads_with_evidence:
-        return _regions_by_density(run, run.leading_map)
+    """Where the leading map lies; regions are named in large type and in the text only where they are a finding."""
+    answer = _regions_by_evidence(run) if run.leads_with_evidence else _regions_by_density(run, run.leading_map)
+    if answer.text.startswith(_NOT_KNOWN):
+        return answer
+    passed, tested = differing(run)
+    doubt = doubt_about_regions(run)
+    if doubt:
+        figure = NO_FINDING if networks_guess(run) else "No region"
+        return Answer(doubt, figure, more=f"{answer.text} {answer.more}")
+    if not passed:
+        return answer
+    caption = WORDS.say("regions_differ", regions=len(passed), tested=tested, run=run, names=_some(passed))
+    return replace(answer, figure=count(len(passed), "region"), figure_caption=caption)
+
+
+def doubt_about_regions(run: RunRecord) -> str:
+    """Why no region is a finding: the networks guess, or none differs; empty where some differ or none was tested."""
+    passed, tested = differing(run)
+    if networks_guess(run):
+        return GUESSING
+    return WORDS.say("none_differs", tested=tested, run=run) if tested and not passed else ""
+
+
+def _regions_by_evidence(run: RunRecord) -> Answer:
+    """Where the evidence of the classes differs; LRP, as in the founding study, below it."""
     name = run.leading_map
     found = leading_evidence(run, name, BY_MEASURE)
     if not found.regions:
@@ -78,10 +104,10 @@ def where_it_looks(run: RunRecord) -> Answer:
     tested = evidence_differences(run, name)
     level = 100 * run.config.statistics.confidence
     first = tested.loc[[found.regions[0]]].iloc[0]
-    text = WORDS.say(
-        "evidence_differs", run=run, regions=with_places(tested, found.regions), name=name, verdict=evaluated(run, name)
-    )
-    more = WORDS.say(
+    text = WORDS.say("largest_difference", region=found.regions[0], row=first, run=run, verdict=evaluated(run, name))
+    more = WORDS.say("evidence_differs", run=run, regions=with_places(tested, found.regions), name=name)
+    more += f" {firsts_in_words(run, tested)}".rstrip() + " "
+    more += WORDS.say(
         "evidence_more", first=first, run=run, leading_in_words=leading_in_words(run, name, found.regions), level=level
     )
     more += f"{found.sentence.strip()} " if found.sentence else ""
@@ -89,15 +115,7 @@ def where_it_looks(run: RunRecord) -> Answer:
     if founding is not None:
         below = _regions_by_density(run, founding)
         more += f"{bench_sentence(run, founding)} {below.text} {below.more}"
-    may, n = firsts(tested), number(first["n_first"] + first["n_second"])
-    size = f"difference of evidence {signed(first['difference'])} {run.evidence_unit}, n = {n}"
-    if len(may) > FEW_FIRSTS:
-        figure = "Not known which" if len(may) == len(tested) else f"One of {number(len(may))} regions"
-        caption = f"{firsts_in_words(run, tested)} {found.regions[0]}: {size}."
-    else:
-        of = "all regions" if not may or found.regions[0] in may else "the regions that are not small"
-        figure, caption = found.regions[0], f"first of {of}: {size}. {firsts_in_words(run, tested)}".strip()
-    return Answer(text, figure, caption, more.strip())
+    return Answer(text, more=more.strip())
 
 
 def _regions_by_density(run: RunRecord, name: str) -> Answer:
@@ -143,7 +161,7 @@ def _regions_by_density(run: RunRecord, name: str) -> Answer:
     return Answer(text, more=more)
 
 
-OUTLINED, RANKED = 5, 12
+OUTLINED, RANKED = 5, 8
 DIFFERING_NAMED = 7
 """Regions named in a sentence."""
 
@@ -165,26 +183,32 @@ def effects(run: RunRecord) -> tuple[pd.DataFrame, str]:
 
 def regions_that_differ(run: RunRecord) -> str:
     """How many regions of the leading map differ between the classes, and the first of them by name, in a sentence."""
-    passed, tested = _differing(run)
+    passed, tested = differing(run)
     if not tested:
         return ""
-    names = f": {first_few([mid_sentence(group) for group in passed], DIFFERING_NAMED)}" if passed else ""
+    if not passed:
+        return WORDS.say("none_differs", tested=tested, run=run)
+    names = f": {_some(passed)}"
     most = " When most regions differ, read the order, not the count." if len(passed) > tested / 2 else ""
     return f"{_number_that_differ(len(passed), tested)} the classes{names}.{most}"
 
 
+def _some(groups: list[str]) -> str:
+    return first_few([mid_sentence(group) for group in groups], DIFFERING_NAMED)
+
+
 def count_not_planted(run: RunRecord) -> str:
     """How many of the regions that differ have no planted disease, in a sentence; empty if all have."""
-    passed, _ = _differing(run)
+    passed, _ = differing(run)
     others = sum(group not in run.planted for group in passed)
-    return f"Not planted: {number(others)} of the {number(len(passed))} that differ. " if others else ""
+    return WORDS.say("no_planted_disease", others=others, passed=len(passed)) if others else ""
 
 
 def _number_that_differ(regions: int, tested: int) -> str:
     return f"{number(regions)} of {count(tested, 'region')} {'differs' if regions == 1 else 'differ'} between"
 
 
-def _differing(run: RunRecord) -> tuple[list[str], int]:
+def differing(run: RunRecord) -> tuple[list[str], int]:
     """Regions of the leading map that differ between the classes, and how many were tested."""
     rows = effects(run)[0] if run.has("group_comparisons") else pd.DataFrame()
     return ([] if rows.empty else [str(group) for group in rows.index[rows["p_fwe"] < CLEAR]]), len(rows)
@@ -207,7 +231,7 @@ def build_brain(material: Material) -> Mapping[str, Any]:
     text = f"The leading map is {mid_sentence(map_title(run.leading_map))}."
     if what:
         text += f" Shown in template space: {what}."
-    return {"text": text, "figures": figures, "missing": missing}
+    return {"text": text, "figures": figures, "missing": missing, "banner": doubt_about_regions(run)}
 
 
 def build_ranking(material: Material) -> Mapping[str, Any]:
@@ -344,12 +368,10 @@ def _asked(run: RunRecord) -> str:
 
 
 def _found(run: RunRecord) -> str:
-    """Accuracy and the regions that differ, of two classes, and the primary outcome, in a sentence each."""
-    sentences = []
-    estimate = None if run.task.kind.name != TWO_CLASSES else performance_estimate(run, "balanced_accuracy")
-    if estimate is not None:
-        sentences.append(WORDS.say("found", run=run, estimate=estimate))
-    sentences.append(against_baselines(run))
+    """Whether the networks learned; only then which regions differ, of two classes, and the primary outcome."""
+    sentences = [learning_in_words(run)]
+    if networks_guess(run):
+        return f"{sentences[0]} {WORDS.say('so_no_regions')}"
     if run.task.kind.name == TWO_CLASSES:
         sentences.append(regions_that_differ(run))
     sentences.append(in_a_sentence(run))
@@ -366,9 +388,7 @@ def _trust(run: RunRecord) -> str:
     planted += count_not_planted(run) if planted else ""
     if run.has("verdicts"):
         return planted + bench_sentence(run, run.leading_map) + order_of_networks(run)
-    what = "the same map" if planted else f"the map ({mid_sentence(map_title(run.leading_map))})"
-    unchecked = f"It has not been checked yet whether an untrained network gives {what} (heatlas evaluate)."
-    return planted + unchecked + order_of_networks(run)
+    return planted + WORDS.say("unchecked") + order_of_networks(run)
 
 
 def task_in_words(run: RunRecord) -> str:
@@ -377,7 +397,7 @@ def task_in_words(run: RunRecord) -> str:
     return " against ".join(reversed(task.classes)) or f"{task.column} predicted"
 
 
-_OF_TWO_CLASSES = (PRIMARY, PERFORMANCE, BRAIN, VOLUME_AND_RELEVANCE)
-_OF_OTHER_TASKS = (PRIMARY, NUMBER_PERFORMANCE)
+_OF_TWO_CLASSES = (PERFORMANCE, BRAIN, VOLUME_AND_RELEVANCE, PRIMARY)
+_OF_OTHER_TASKS = (NUMBER_PERFORMANCE, PRIMARY)
 _WITHOUT_LABELS = (APPLIED,)
 """Questions that the summary answers, in its order."""
