@@ -313,7 +313,7 @@ def build_voxels(material: Material) -> Mapping[str, Any]:
         there = not is_missing(row["t"]) and row["n_higher"] + row["n_lower"] > 0
         blocks.append({
             "title": source_in_words(row["source"]), "said": f"{voxels_in_words(run, row)}{noted}",
-            "figure": _figure_of_voxels(material, row) if there else None,
+            "figure": _figure_of_voxels(material, row) if there else None, "of_images": row["source"] in MEASURES,
             "table": _table_of_voxels(material, str(row["source"])),
         })  # fmt: skip
     folder = run.layout.voxel_map("any", "t").parent.relative_to(run.layout.root).as_posix()
