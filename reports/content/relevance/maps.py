@@ -56,8 +56,8 @@ def spaces(run: RunRecord) -> str:
 
 
 _SPACES = (
-    "About the surfaces: fsaverage5 (MNI305 space), inflated; the maps lie in {space} space, a few millimetres "
-    "away, which is not corrected, so these views are for orientation only. A point of the surface shows the mean of "
+    "Surfaces and glass brains are for orientation only. The surface is fsaverage5 (MNI305 space), inflated; the maps "
+    "lie in {space} space, a few millimetres away, which is not corrected. A point of the surface shows the mean of "
     "the map within 3 mm of the grey matter's outer border; deep structures such as the hippocampus are not on it, "
     "and the flat medial wall is not cortex. A "
     "point of the glass brain shows the strongest value along the line of sight. L and R are the person's sides."
