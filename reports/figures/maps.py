@@ -367,12 +367,15 @@ def draw_portrait(
     `brain`: in template space, background 0. `groups`: bilateral groups to outline; the first is number 1. `maps`:
     names of the maps shown, which the file keeps. Returns a PNG; equal input gives equal bytes.
     """
-    groups = slices.without_giants(atlas, groups)
+    small = slices.without_giants(atlas, groups)
     inside = brain.values > 0
     ceiling = float(np.percentile(brain.values[inside], 99.5)) if inside.any() else 1.0
     labels = slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine))
     numbers = {
-        label: place for place, group in enumerate(groups, start=1) for label in atlas.regions.groups.get(group, ())
+        label: place
+        for place, group in enumerate(groups, start=1)
+        if group in small
+        for label in atlas.regions.groups.get(group, ())
     }
     plans = [slices.PanelGrid.of(cut, PIXELS) for cut in slices.MAP_CUTS]
     under = [slices.grey_panel(plan, brain, ceiling) for plan in plans]
