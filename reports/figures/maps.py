@@ -38,7 +38,7 @@ LIGHT = "#dfe5ec"
 """Background and lettering of figures of brains, for matplotlib."""
 Outlined = tuple[slices.BrainImage, Mapping[int, int]]
 """Labels of an atlas, and the number of the body that each label belongs to."""
-_WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
+_WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.4, 0.34, 0.12
 _LARGEST_CELL, _LARGEST_ALONE = 1.7, 2.5
 _FILLED = 0.98  # share of a cell that its panel takes
 
@@ -83,6 +83,7 @@ def draw_map_grid(
     how many the slices of a block stand. Rows without titles have no column for them.
     """
     label, largest = (_LABEL, _LARGEST_CELL) if any(row.title for row in rows) else (0.0, _LARGEST_ALONE)
+    letters = 6.5 if lines == 1 else 7.5
     columns = -(-len(cuts) // lines)
     cell = min((_WIDTH - label - _GAP * (len(blocks) - 1)) / (len(blocks) * columns), largest)
     block_width = cell * columns + _GAP
@@ -94,7 +95,7 @@ def draw_map_grid(
     under = [_anatomy(plan, backdrop) for plan in plans]
 
     def write(left: float, top: float, text: str, **style: Any) -> None:
-        figure.text(left / width, 1 - top / height, text, **{"color": LIGHT, "fontsize": 6.5, **style})
+        figure.text(left / width, 1 - top / height, text, **{"color": LIGHT, "fontsize": letters, **style})
 
     for block, title in enumerate(blocks):
         write(label + block * block_width, 0.2, title, color="white", fontsize=8.5, weight="bold", va="center")
@@ -119,7 +120,7 @@ def draw_map_grid(
             if view is None:
                 write(label + block * block_width + 0.06, end - cell / 2, "no map", fontsize=8.5, va="center")
         start = (width - 1.6) / 2 if any(row.ends) else label
-        bar = figure.add_axes((start / width, 1 - (end + 0.1) / height, 1.6 / width, 0.07 / height))
+        bar = figure.add_axes((start / width, 1 - (end + 0.14) / height, 1.6 / width, 0.08 / height))
         draw_colour_bar(bar, row.scale, row.unit, row.ends)
     axes = figure.add_axes((0, 0, 1, 1), zorder=-1)
     axes.set_axis_off()
@@ -151,9 +152,10 @@ def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str, ends: tupl
         marks = {0: f"−{high}", 0.5: f"±{low}", 1: high}
     beside: Mapping[str, Any] = {"transform": axes.transAxes, "va": "center", "color": LIGHT}
     if any(ends):
-        axes.text(-0.04, 0.5, ends[0], fontsize=9, ha="right", **beside)
-        axes.text(1.04, 0.5, ends[1], fontsize=9, ha="left", **beside)
-        axes.text(1.04, -1.3, unit, fontsize=6.5, **beside)
+        axes.tick_params(labelsize=7.5)
+        axes.text(-0.04, 0.5, ends[0], fontsize=10, ha="right", **beside)
+        axes.text(1.04, 0.5, ends[1], fontsize=10, ha="left", **beside)
+        axes.text(1.04, -1.5, unit, fontsize=7, **beside)
     else:
         axes.text(1.08, 0.5, unit, fontsize=6.5, **beside)
     axes.imshow(

@@ -52,7 +52,7 @@ share does not."""
 BRAIN_MM: tuple[tuple[float, float], ...] = ((-74.0, 74.0), (-109.0, 74.0), (-72.0, 86.0))
 """The brain of the template along x, y and z: what a panel shows."""
 _NEGATIVE_SHARE = 0.01
-_ROUNDED, _SOFTENED = 0.6, 1.0  # standard deviations that round an outline, in voxels, and soften its line, in pixels
+_ROUNDED, _SOFTENED = 0.45, 1.0  # standard deviations that round an outline, in voxels, and soften its line, in pixels
 GIANT = 0.1
 """Share of the brain's voxels above which a region is not outlined: the line would lie over everything else."""
 
