@@ -87,7 +87,8 @@ def draw_map_grid(
     columns = -(-len(cuts) // lines)
     cell = min((_WIDTH - label - _GAP * (len(blocks) - 1)) / (len(blocks) * columns), largest)
     block_width = cell * columns + _GAP
-    width, height = label + block_width * len(blocks) - _GAP, _HEAD + len(rows) * (lines * cell + _BAR)
+    bar_height = _BAR + 0.12 * any(any(row.ends) for row in rows)
+    width, height = label + block_width * len(blocks) - _GAP, _HEAD + len(rows) * (lines * cell + bar_height)
     figure = new_figure(width, height, facecolor=DARK)
     figure.set_layout_engine("none")
     sheet = np.full((int(height * density), int(width * density), 3), NIGHT, dtype=np.uint8)
@@ -100,7 +101,7 @@ def draw_map_grid(
     for block, title in enumerate(blocks):
         write(label + block * block_width, 0.2, title, color="white", fontsize=8.5, weight="bold", va="center")
     for number, row in enumerate(rows):
-        end = _HEAD + (number + 1) * (lines * cell + _BAR) - _BAR
+        end = _HEAD + (number + 1) * (lines * cell + bar_height) - bar_height
         write(0.08, end - lines * cell / 2, row.title, color="white", fontsize=8.5, va="center")
         for block, view in enumerate(row.views):
             for place, plan in enumerate(plans):
@@ -136,7 +137,7 @@ def _anatomy(plan: slices.PanelGrid, backdrop: slices.Backdrop | None) -> slices
 
 
 def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str, ends: tuple[str, str] = ("", "")) -> None:
-    """A colour bar with its unit at the right, or, where its ends have a meaning, with that at either side.
+    """A colour bar with its unit at the right; where its ends have a meaning, with that at either side, the unit below.
 
     Two-sided where the map is. A power of ten that all numbers share stands before the unit.
     """
@@ -155,7 +156,7 @@ def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str, ends: tupl
         axes.tick_params(labelsize=7.5)
         axes.text(-0.04, 0.5, ends[0], fontsize=10, ha="right", **beside)
         axes.text(1.04, 0.5, ends[1], fontsize=10, ha="left", **beside)
-        axes.text(1.04, -1.5, unit, fontsize=7, **beside)
+        axes.text(0.5, -2.9, unit, fontsize=7.5, ha="center", **beside)
     else:
         axes.text(1.08, 0.5, unit, fontsize=6.5, **beside)
     axes.imshow(
