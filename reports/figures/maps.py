@@ -12,6 +12,7 @@ slice of each person's own map, side by side.
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ LIGHT = "#dfe5ec"
 """Background and lettering of figures of brains, for matplotlib."""
 Outlined = tuple[slices.BrainImage, Mapping[int, int]]
 """Labels of an atlas, and the number of the body that each label belongs to."""
-_WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.36, 0.34, 0.12
-_LARGEST_CELL, _LARGEST_ALONE = 1.7, 2.3
+_WIDTH, _LABEL, _BAR, _HEAD, _GAP = 9.6, 1.15, 0.4, 0.34, 0.12
+_LARGEST_CELL, _LARGEST_ALONE = 1.7, 2.5
 _FILLED = 0.98  # share of a cell that its panel takes
 
 
@@ -50,6 +51,7 @@ class MapRow:
     scale: slices.ColourScale
     unit: str  # of the colour bar
     views: Sequence[slices.MapView | None]  # one per block; None where there is no map, which the panel says
+    ends: tuple[str, str] = ("", "")  # what the left and the right end of the colour bar mean
 
 
 def row_title(map_name: str) -> str:
@@ -70,19 +72,23 @@ def draw_map_grid(
     backdrop: slices.Backdrop | None,
     density: int,
     outlined: Outlined | None = None,
+    lines: int = 1,
 ) -> Figure:
     """Rows of maps by blocks of groups; every block shows the same slices.
 
     All panels are one picture, so that a figure of a hundred of them takes no longer than its pixels.
 
     `blocks`: titles of the blocks, with their n. `density`: pixels of the slices per inch: that at which the figure
-    will be drawn, so that nothing is resampled. `outlined`: regions that every panel shows by a white line. Rows
-    without titles have no column for them.
+    will be drawn, so that nothing is resampled. `outlined`: regions that every panel shows by a white line. `lines`: in
+    how many the slices of a block stand. Rows without titles have no column for them.
     """
     label, largest = (_LABEL, _LARGEST_CELL) if any(row.title for row in rows) else (0.0, _LARGEST_ALONE)
-    cell = min((_WIDTH - label - _GAP * (len(blocks) - 1)) / (len(blocks) * len(cuts)), largest)
-    block_width = cell * len(cuts) + _GAP
-    width, height = label + block_width * len(blocks) - _GAP, _HEAD + len(rows) * (cell + _BAR)
+    letters = 6.5 if lines == 1 else 7.5
+    columns = -(-len(cuts) // lines)
+    cell = min((_WIDTH - label - _GAP * (len(blocks) - 1)) / (len(blocks) * columns), largest)
+    block_width = cell * columns + _GAP
+    bar_height = _BAR + 0.12 * any(any(row.ends) for row in rows)
+    width, height = label + block_width * len(blocks) - _GAP, _HEAD + len(rows) * (lines * cell + bar_height)
     figure = new_figure(width, height, facecolor=DARK)
     figure.set_layout_engine("none")
     sheet = np.full((int(height * density), int(width * density), 3), NIGHT, dtype=np.uint8)
@@ -90,16 +96,18 @@ def draw_map_grid(
     under = [_anatomy(plan, backdrop) for plan in plans]
 
     def write(left: float, top: float, text: str, **style: Any) -> None:
-        figure.text(left / width, 1 - top / height, text, **{"color": LIGHT, "fontsize": 6.5, **style})
+        figure.text(left / width, 1 - top / height, text, **{"color": LIGHT, "fontsize": letters, **style})
 
     for block, title in enumerate(blocks):
         write(label + block * block_width, 0.2, title, color="white", fontsize=8.5, weight="bold", va="center")
     for number, row in enumerate(rows):
-        bottom = _HEAD + (number + 1) * (cell + _BAR) - _BAR
-        write(0.08, bottom - cell / 2, row.title, color="white", fontsize=8.5, va="center")
+        end = _HEAD + (number + 1) * (lines * cell + bar_height) - bar_height
+        write(0.08, end - lines * cell / 2, row.title, color="white", fontsize=8.5, va="center")
         for block, view in enumerate(row.views):
             for place, plan in enumerate(plans):
-                left, top = label + block * block_width + place * cell, bottom - _FILLED * cell
+                line, column = divmod(place, columns)
+                bottom = end - (lines - 1 - line) * cell
+                left, top = label + block * block_width + column * cell, bottom - _FILLED * cell
                 panel = under[place] if view is None else slices.with_map(under[place], plan, view, row.scale)
                 if outlined is not None and outlined[1]:
                     panel = slices.with_outlines(panel, slices.outlined_bodies(plan, *outlined))
@@ -111,10 +119,10 @@ def draw_map_grid(
                     write(left + 0.02, top + 0.02, "L", fontsize=7, va="top")
                     write(left + _FILLED * cell - 0.02, top + 0.02, "R", fontsize=7, va="top", ha="right")
             if view is None:
-                write(label + block * block_width + 0.06, bottom - cell / 2, "no map", fontsize=8.5, va="center")
-        bar = figure.add_axes((label / width, 1 - (bottom + 0.1) / height, 1.6 / width, 0.07 / height))
-        draw_colour_bar(bar, row.scale)
-        write(label + 1.75, bottom + 0.1, row.unit, va="center")
+                write(label + block * block_width + 0.06, end - cell / 2, "no map", fontsize=8.5, va="center")
+        start = (width - 1.6) / 2 if any(row.ends) else label
+        bar = figure.add_axes((start / width, 1 - (end + 0.14) / height, 1.6 / width, 0.08 / height))
+        draw_colour_bar(bar, row.scale, row.unit, row.ends)
     axes = figure.add_axes((0, 0, 1, 1), zorder=-1)
     axes.set_axis_off()
     axes.imshow(sheet, aspect="auto", interpolation="nearest")
@@ -128,16 +136,29 @@ def _anatomy(plan: slices.PanelGrid, backdrop: slices.Backdrop | None) -> slices
     return slices.grey_panel(plan, backdrop.image, backdrop.ceiling)
 
 
-def draw_colour_bar(axes: Axes, scale: slices.ColourScale) -> None:
-    """A colour bar with units; two-sided where the map is."""
+def draw_colour_bar(axes: Axes, scale: slices.ColourScale, unit: str, ends: tuple[str, str] = ("", "")) -> None:
+    """A colour bar with its unit at the right; where its ends have a meaning, with that at either side, the unit below.
+
+    Two-sided where the map is. A power of ten that all numbers share stands before the unit.
+    """
     axes.set(xticks=[], yticks=[], frame_on=False)
     axes.tick_params(colors=LIGHT, labelsize=6.5, length=2, pad=1)
     if scale.empty:
         axes.text(0.5, 0.5, "no relevance", ha="center", va="center", fontsize=7, color=LIGHT)
         return
-    marks: dict[float, str] = {0: tick(scale.low), 1: tick(scale.high)}
+    factor, power = _power_of_ten(scale.high)
+    low, high, unit = tick(scale.low / factor), tick(scale.high / factor), f"{power}{unit}"
+    marks: dict[float, str] = {0: low, 1: high}
     if scale.signed:
-        marks = {0: tick(-scale.high), 0.5: f"±{tick(scale.low)}", 1: tick(scale.high)}
+        marks = {0: f"−{high}", 0.5: f"±{low}", 1: high}
+    beside: Mapping[str, Any] = {"transform": axes.transAxes, "va": "center", "color": LIGHT}
+    if any(ends):
+        axes.tick_params(labelsize=7.5)
+        axes.text(-0.04, 0.5, ends[0], fontsize=10, ha="right", **beside)
+        axes.text(1.04, 0.5, ends[1], fontsize=10, ha="left", **beside)
+        axes.text(0.5, -2.9, unit, fontsize=7.5, ha="center", **beside)
+    else:
+        axes.text(1.08, 0.5, unit, fontsize=6.5, **beside)
     axes.imshow(
         slices.coloured(scale.ramp(128)[None], scale), aspect="auto", extent=(0, 1, 0, 1), interpolation="nearest"
     )
@@ -145,6 +166,17 @@ def draw_colour_bar(axes: Axes, scale: slices.ColourScale) -> None:
     first, *_, last = axes.get_xticklabels()
     first.set_horizontalalignment("left")
     last.set_horizontalalignment("right")
+
+
+def _power_of_ten(highest: float) -> tuple[float, str]:
+    """What to divide small or large values by, and how that is written before their unit."""
+    if 0.01 <= highest < 100:
+        return 1.0, ""
+    exponent = math.floor(math.log10(highest))
+    return 10.0**exponent, f"10{str(exponent).translate(_RAISED)} × "
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def tick(value: float) -> str:
@@ -176,7 +208,7 @@ def group_rows(
         of_classes = [views[group, name] for group in classes if (group, name) in views]
         there = [*of_classes, *(views[group, name] for group in groups if (group, name) in views)]
         if there:
-            scale = there[0].scale(slices.GROUP_PERCENTILES, there, of_classes)
+            scale = there[0].scale(slices.PERSON_PERCENTILES, there, of_classes)
             unit = f"{unit_of(name)} per voxel"
             rows.append(MapRow(row_title(name), scale, unit, [views.get((group, name)) for group in groups]))
     return rows
@@ -236,8 +268,7 @@ def draw_group_maps(shown: Sequence[tuple[GroupMap, Sequence[str]]], backdrop: B
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "empty mask")  # a map without relevance
                     _draw_volume(figure, place, one, view, backdrop)
-        draw_colour_bar(figure.add_axes((0.35, 1 - (top + 0.12) / height, 0.3, 0.08 / height)), one.scale)
-        figure.text(0.66, 1 - (top + 0.12) / height, one.unit, color=LIGHT, fontsize=6.5)
+        draw_colour_bar(figure.add_axes((0.35, 1 - (top + 0.12) / height, 0.3, 0.08 / height)), one.scale, one.unit)
         top += _COLOUR_BAR
     return figure
 
@@ -296,9 +327,6 @@ def _draw_volume(
     display.annotate(size=7)
 
 
-CUTS: tuple[slices.Cut, ...] = (
-    ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),
-)  # fmt: skip
 PIXELS, HEAD, GAP = 170, 18, 4
 BAR, BAR_HEIGHT = 140, 9
 SIDES_OF_PLANE = {"sagittal": ("P", "A"), "coronal": ("L", "R"), "axial": ("L", "R")}
@@ -337,22 +365,26 @@ def region_row(title: str, values: pd.Series, unit: str, atlas: Atlas) -> Row:
 def draw_portrait(
     brain: slices.BrainImage, rows: Sequence[Row], groups: Sequence[str], atlas: Atlas, maps: Sequence[str]
 ) -> bytes:
-    """Rows of slices over the person's own brain, the named regions outlined and numbered.
+    """Rows of slices over the person's own brain, the named regions but the giants outlined and numbered.
 
     `brain`: in template space, background 0. `groups`: bilateral groups to outline; the first is number 1. `maps`:
     names of the maps shown, which the file keeps. Returns a PNG; equal input gives equal bytes.
     """
+    small = slices.without_giants(atlas, groups)
     inside = brain.values > 0
     ceiling = float(np.percentile(brain.values[inside], 99.5)) if inside.any() else 1.0
     labels = slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine))
     numbers = {
-        label: place for place, group in enumerate(groups, start=1) for label in atlas.regions.groups.get(group, ())
+        label: place
+        for place, group in enumerate(groups, start=1)
+        if group in small
+        for label in atlas.regions.groups.get(group, ())
     }
-    plans = [slices.PanelGrid.of(cut, PIXELS) for cut in CUTS]
+    plans = [slices.PanelGrid.of(cut, PIXELS) for cut in slices.MAP_CUTS]
     under = [slices.grey_panel(plan, brain, ceiling) for plan in plans]
     bodies = [slices.outlined_bodies(plan, labels, numbers) for plan in plans]
     places = [slices.middle_of(found) for found in bodies]
-    width, row_height = len(CUTS) * (PIXELS + GAP), HEAD + PIXELS + GAP
+    width, row_height = len(plans) * (PIXELS + GAP), HEAD + PIXELS + GAP
     sheet = Image.new("RGB", (width, row_height * len(rows)), NIGHT)
     for place, row in enumerate(rows):
         write(sheet, (4, place * row_height + 2), row.title)

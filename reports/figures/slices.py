@@ -20,6 +20,7 @@ import numpy as np
 import scipy.ndimage
 from numpy.typing import NDArray
 
+from heatlas.atlases.labels import Atlas
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.regions.maps import load_whole
 from heatlas.pipeline.run.config.settings import RegistrationConfig
@@ -34,14 +35,16 @@ Cut = tuple[Plane, float]  # a slice: its plane and its position in mm
 
 HIPPOCAMPAL_CUTS: tuple[Cut, ...] = (("sagittal", -26.0), ("coronal", -20.0), ("axial", -16.0))
 """Through the left hippocampus; the slices of the founding study's figures."""
-OVERVIEW_CUTS: tuple[Cut, ...] = tuple(("axial", float(z)) for z in (-40, -28, -16, -4, 8, 20, 34, 50))
-MAP_CUTS = (*HIPPOCAMPAL_CUTS, *OVERVIEW_CUTS)  # all slices any figure of maps needs
+MAP_CUTS: tuple[Cut, ...] = (
+    ("sagittal", -26.0), ("coronal", -20.0), ("axial", -28.0), ("axial", -16.0), ("axial", 8.0), ("axial", 34.0),
+)  # fmt: skip
+"""All slices that any figure of maps needs."""
 
 GROUP_PERCENTILES = (50.0, 99.5)
-"""Colour scale of group maps: set on the mean map of the positive class (founding study)."""
+"""Colour scale of viewers of group maps: set on the mean map of the positive class (founding study)."""
 PERSON_PERCENTILES = (90.0, 99.5)
-"""Colour scale of single scans. The founding study sets it on the mean map of the positive class, as figure 7 does
-here; other pictures set it on the scan's own map, so that each shows where, not how much."""
+"""Colour scale of pictures: the strongest tenth is drawn. Those of a group are set on the mean map of the positive
+class, those of a person on the scan's own map, so that each shows where, not how much."""
 SMOOTHED_MM = 8.0
 """Full width at half maximum of pictures for the eye: voxels of a gradient differ from one to the next, what regions
 share does not."""
@@ -49,6 +52,9 @@ share does not."""
 BRAIN_MM: tuple[tuple[float, float], ...] = ((-74.0, 74.0), (-109.0, 74.0), (-72.0, 86.0))
 """The brain of the template along x, y and z: what a panel shows."""
 _NEGATIVE_SHARE = 0.01
+_ROUNDED, _SOFTENED = 0.45, 1.0  # standard deviations that round an outline, in voxels, and soften its line, in pixels
+GIANT = 0.1
+"""Share of the brain's voxels above which a region is not outlined: the line would lie over everything else."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +146,16 @@ def view_of(image: BrainImage, cuts: Sequence[Cut], brain: np.ndarray | None) ->
     )
 
 
-def smoothed(image: BrainImage, fwhm_mm: float = SMOOTHED_MM) -> BrainImage:
-    """An image after a Gaussian filter, by nilearn."""
+def smoothed(image: BrainImage, fwhm_mm: float = SMOOTHED_MM, inside: NDArray[np.bool_] | None = None) -> BrainImage:
+    """An image after a Gaussian filter, by nilearn; for pictures only, no number is made from it.
+
+    `inside`: voxels of the brain on the image's grid, where the image then ends.
+    """
     from nilearn.image import smooth_img  # late: it takes a second that only these pictures need
 
     nifti = nib.Nifti1Image(image.values, image.affine)  # type: ignore[no-untyped-call]
-    return BrainImage(smooth_img(nifti, fwhm_mm).get_fdata(dtype=np.float32), image.affine)
+    values = smooth_img(nifti, fwhm_mm).get_fdata(dtype=np.float32)
+    return BrainImage(values if inside is None else np.where(inside, values, 0), image.affine)
 
 
 @dataclass(frozen=True)
@@ -249,19 +259,34 @@ def outlined_bodies(plan: PanelGrid, labels: BrainImage, chosen: Mapping[int, in
     `chosen` maps labels of the atlas to the number of their body; labels with the same number are outlined as one.
     """
     found = plan.sample(labels, order=0)
-    bodies = np.zeros(int(max(found.max(initial=0), *chosen, 0)) + 1, dtype=np.int16)
+    numbers = np.zeros(int(max(found.max(initial=0), *chosen, 0)) + 1, dtype=np.int16)
     for label, number in chosen.items():
-        bodies[label] = number
-    return np.asarray(bodies[found])
+        numbers[label] = number
+    edged = numbers[found]
+    # Without the stairs of the voxels, of which a panel shows several pixels each.
+    across = np.delete(np.arange(3), AXIS[plan.cut[0]])[0]
+    sigma = _ROUNDED * abs(float(labels.affine[across, across])) / float(plan.across[1] - plan.across[0])
+    bodies = np.zeros_like(edged)
+    for number in set(np.unique(edged)) - {0}:
+        bodies[scipy.ndimage.gaussian_filter((edged == number).astype(np.float32), sigma) > 0.5] = number
+    return np.asarray(bodies)
 
 
 def with_outlines(picture: Pixels, bodies: NDArray[Any], colour: tuple[int, int, int] = (255, 255, 255)) -> Pixels:
-    """The panel with a line around each body."""
-    edge = np.zeros(bodies.shape, dtype=bool)
-    for axis in (0, 1):
-        for step in (-1, 1):
-            edge |= (bodies > 0) & (np.roll(bodies, step, axis) != bodies)
-    return np.where(edge[..., None], np.asarray(colour, dtype=np.uint8), picture)
+    """The panel with a line around each body, its steps from pixel to pixel softened."""
+    line = np.zeros(bodies.shape, dtype=np.float32)
+    for number in set(np.unique(bodies)) - {0}:
+        inside = scipy.ndimage.gaussian_filter((bodies == number).astype(np.float32), _SOFTENED)
+        line = np.maximum(line, np.clip(2 - 4 * np.abs(2 * inside - 1), 0, 1))
+    return np.asarray(picture + line[..., None] * (np.asarray(colour) - picture.astype(np.float32)), dtype=np.uint8)
+
+
+def without_giants(atlas: Atlas, groups: Sequence[str]) -> list[str]:
+    """The groups of an atlas that are small enough to be outlined."""
+    sizes = np.bincount(atlas.labels.ravel())
+    most = GIANT * sizes[1:].sum()
+    labels = {group: [label for label in atlas.regions.groups.get(group, ()) if label < len(sizes)] for group in groups}
+    return [group for group in groups if sizes[labels[group]].sum() <= most]
 
 
 def middle_of(bodies: NDArray[np.int16]) -> dict[int, tuple[int, int]]:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+import numpy as np
 from jinja2 import UndefinedError
+from numpy.typing import NDArray
 
 from heatlas.atlases.templates import configured_grid, configured_template
 from heatlas.pipeline.regions.maps import read_map
@@ -22,7 +24,7 @@ from heatlas.pipeline.run.errors import BadInputError, HeatlasError, MissingData
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
 from heatlas.reports.figures.gallery import Gallery
-from heatlas.reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, view_of
+from heatlas.reports.figures.slices import MAP_CUTS, Backdrop, BrainImage, MapView, smoothed, view_of
 from heatlas.reports.frame.overviews import draw_overview
 from heatlas.reports.frame.pages import Links, participant_file, region_files
 from heatlas.reports.read.run_files import not_as_written
@@ -98,19 +100,25 @@ class Material:
     def backdrop(self) -> Backdrop | None:
         return Backdrop.load(self.run.config.registration)
 
+    @property
+    def brain(self) -> NDArray[np.bool_] | None:
+        """Voxels of the template's brain; None if its package is not installed."""
+        return None if self.backdrop is None else self.backdrop.mask
+
     @cached_property
     def faults(self) -> Faults:
         """What could not be shown so far, besides tables, which the run's record names."""
         return Faults(self.run.layout)
 
     def view(self, path: Path) -> MapView | None:
-        """Slices of a map that the run should have; None, and a fault, where it is missing or damaged.
+        """Slices of a map that the run should have, smoothed; None, and a fault, where it is missing or damaged.
 
         Each file is read once.
         """
         if path not in self._views:
-            image, mask = self.image(path), None if self.backdrop is None else self.backdrop.mask
-            self._views[path] = None if image is None else view_of(image, MAP_CUTS, mask)
+            image = self.image(path)
+            smooth = None if image is None else smoothed(image, inside=self.brain)
+            self._views[path] = None if smooth is None else view_of(smooth, MAP_CUTS, self.brain)
         return self._views[path]
 
     def picture(self, path: Path) -> bytes | None:

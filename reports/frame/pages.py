@@ -302,9 +302,22 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["glossed"] = linked
+    environment.filters["in_two"] = in_two
     environment.filters["grouped"] = number
     environment.globals["version"] = _version()
     return environment
+
+
+def in_two(text: str) -> tuple[str, str]:
+    """The first sentence of a text, and the rest, which a page may fold.
+
+    Examples
+    --------
+    >>> in_two("No region differs (p = 0.4; cf. table). By ranks, one does. It is small.")
+    ('No region differs (p = 0.4; cf. table).', 'By ranks, one does. It is small.')
+    """
+    first, *rest = re.split(r"(?<=[.?!]) (?=[A-Z])", text.strip(), maxsplit=1)
+    return first, *(rest or [""])
 
 
 def _version() -> str:

@@ -28,7 +28,7 @@ from heatlas.reports.questions.question import ANY_TASK, TWO, Caution, Check, Pa
 from heatlas.reports.questions.trust import PLANTED, PLANTED_EFFECTS
 from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, shortened
+from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -64,19 +64,21 @@ def _undefined(material: Material) -> Mapping[str, Any]:
 
 
 def _in_short(material: Material) -> Mapping[str, Any]:
-    """Every question that has a verdict with its answer in a line, and the analyses that could not be done."""
+    """Every other question that has a verdict with its answer in a line, and the analyses that could not be done."""
     run, rows = material.run, []
     for section in QUESTIONS:
-        if section.answer is not None and section.applies_to(run) and section.id != PRIMARY.id:
+        if section.answer is not None and section.applies_to(run) and section.id not in _SAID_ABOVE:
             has_tables = all(run.has(name) for name in section.requires)
             answer = partial(section.answered, run)
             found, wrong = material.faults.attempt(f"“{section.title}”", answer) if has_tables else (None, "")
             said = found.answer if found else wrong or section.absent
             rows += [(section.title, said, section.id)] if said else []
     undone = list(dict.fromkeys(run.tables["notes"]["analysis"].dropna())) if run.has("notes") else []
-    return {"rows": rows, "undone": listing(undone)}
+    return {"rows": rows, "undone": sentence_case(listing(undone))}
 
 
+_SAID_ABOVE = (PRIMARY.id, "baselines", "comparisons", "effects")
+"""Questions that the index answers in its first lines, its cards or its chart of regions."""
 _SYNTHETIC = (PLANTED.id, PLANTED_EFFECTS.id)
 
 

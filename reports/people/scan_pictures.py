@@ -31,8 +31,16 @@ from heatlas.pipeline.run.work.digests import file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.statistics.normative.w_scores import ControlGroup
 from heatlas.reports.figures.gallery import Picture, shown_in
-from heatlas.reports.figures.maps import CUTS, FAINT, MAPS, REGIONS, Row, draw_portrait, region_row
-from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
+from heatlas.reports.figures.maps import FAINT, MAPS, REGIONS, Row, draw_portrait, region_row
+from heatlas.reports.figures.slices import (
+    MAP_CUTS,
+    PERSON_PERCENTILES,
+    SMOOTHED_MM,
+    BrainImage,
+    MapView,
+    smoothed,
+    view_of,
+)
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.pages import INDEX, PARTICIPANTS, TEMPLATES, Component, Frame, participant_file, render
@@ -146,18 +154,13 @@ def draw_one(
     labels = space.atlas if space.side == 1 else _atlas(atlas, grid)
     maps = {name: read_map(files.relevance_map(name), grid) for name in units}
     images = {name: BrainImage(values, grid.affine) for name, values in maps.items()}
-    views = {name: view_of(image, CUTS, inside) for name, image in images.items()}
-    smooth = {name: view_of(_inside(smoothed(image), inside), CUTS, inside) for name, image in images.items()}
+    views = {name: view_of(image, MAP_CUTS, inside) for name, image in images.items()}
+    smooth = {name: view_of(smoothed(image, inside=inside), MAP_CUTS, inside) for name, image in images.items()}
     first, *others = _rows(smooth, units, ", smoothed")
     of_regions = region_row(regions.title, pd.Series(regions.values, dtype=float), regions.unit, labels)
     for output, rows in (("portrait", [first, of_regions, *others]), ("unsmoothed", _rows(views, units))):
         outputs[output].write_bytes(draw_portrait(anatomy, rows, regions.named, labels, list(units)))
     write_text(outputs["viewer"], scan_page(files, brain, maps, views, units, space, cautions))
-
-
-def _inside(image: BrainImage, brain: NDArray[np.bool_]) -> BrainImage:
-    """An image that ends where the brain does, which a filter spreads it over."""
-    return BrainImage(np.where(brain, image.values, 0), image.affine)
 
 
 def _rows(views: Mapping[str, MapView], units: Mapping[str, str], how: str = "") -> list[Row]:
@@ -261,7 +264,7 @@ def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, 
     outdated = maps[0] != run.leading_map or of_page is None or groups != of_page.named
     again = " This picture is older than the numbers of this page; the command that made this run draws it again."
     smoothed = Picture(
-        "", material.address(files.portrait), f"{len(CUTS)} slices of {name} with relevance: {titles}.",
+        "", material.address(files.portrait), f"{len(MAP_CUTS)} slices of {name} with relevance: {titles}.",
         WORDS.say(
             "portrait", name=name, titles=titles, SMOOTHED_MM=SMOOTHED_MM, _SCALE=_SCALE, what=what, leading=leading,
             FAINT=FAINT, why=why, numbered=numbered, again=again if outdated else "",
@@ -269,7 +272,7 @@ def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, 
     )  # fmt: skip
     raw = material.picture(files.unsmoothed_portrait)
     unsmoothed = None if raw is None else Picture(
-        "", material.address(files.unsmoothed_portrait), f"{len(CUTS)} slices of {name}, not smoothed: {titles}.",
+        "", material.address(files.unsmoothed_portrait), f"{len(MAP_CUTS)} slices of {name}, not smoothed: {titles}.",
         f"{name}: the same maps as they are. {_SCALE}.", *_size_of(raw),
     )  # fmt: skip
     table = _numbered(material, people, row, groups) if groups and not outdated else None

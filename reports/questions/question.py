@@ -142,6 +142,7 @@ class Question(Section):
     applies: Callable[[RunRecord], bool] | None = None
     draw: Callable[[Material], Mapping[str, Any]] | None = None  # variables of its own template, in place of views
     after: str = ""  # anchor of the section of the page that it follows; else the last one
+    folded: bool = False  # whether the page shows its answer, and folds grounds, charts and tables
 
     @classmethod
     def read(cls, words: Words, name: str, **others: Any) -> Question:
@@ -198,7 +199,10 @@ class Question(Section):
             horizon=number(run.config.cohort.mci_horizon_months), predicted=run.predicted,
         )  # fmt: skip
         shown = [table for view in self.views if (table := show_view(view, material)) is not None]
-        return {"lead": lead, "verdict": self.answered(run), "views": shown, "undone": self.undone(run)}
+        return {
+            "lead": lead, "verdict": self.answered(run), "views": shown, "undone": self.undone(run),
+            "folded": self.folded,
+        }  # fmt: skip
 
     def undone(self, run: RunRecord) -> list[str]:
         """Why tables of its views are missing: they cannot be used, or the statistics stage has noted it."""

@@ -89,5 +89,5 @@ for (const [kind, [suffix, type, text]] of Object.entries(savers)) {
 }
 // What the top of a page folds is printed.
 addEventListener("beforeprint", () => {
-  for (const fold of document.querySelectorAll("details.cautions, .cautions details, .answers details")) fold.open = true;
+  for (const fold of document.querySelectorAll("details.cautions, .cautions details, .answers details, details.rest")) fold.open = true;
 });

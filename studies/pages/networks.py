@@ -16,7 +16,7 @@ from heatlas.pipeline.run.config.images import axes_of
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.reports.figures.gallery import Picture
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
-from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS
+from heatlas.reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, worded_columns
 from heatlas.reports.questions.question import ANY_TASK, ROWS, PartView, Question
@@ -319,7 +319,7 @@ def _maps(material: Material, comparison: str, blocks: Mapping[str, str], captio
     there = [view for view in views.values() if view is not None]
     if not there:
         return None
-    row = MapRow("", there[0].scale(GROUP_PERCENTILES, there), "share of a map per voxel", list(views.values()))
+    row = MapRow("", there[0].scale(PERSON_PERCENTILES, there), "share of a map per voxel", list(views.values()))
     titles = list(blocks.values())
     figure = draw_map_grid([row], titles, HIPPOCAMPAL_CUTS, material.backdrop, material.gallery.density)
     said = WORDS.say("maps_caption", caption=caption, axes_of=axes_of(material.run.layout.space))

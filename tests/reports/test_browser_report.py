@@ -27,9 +27,11 @@ pytestmark = pytest.mark.ci
 
 LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 NARROW = 375
-SCREEN = 800
-INDEX_SCREENS, INDEX_WORDS, INDEX_BYTES, INDEX_SHEETS = 6, 1500, 3_000_000, 12
-"""What the index may grow to, so that it can be read at one go: screens at 1280 pixels, words, bytes, pages of A4."""
+WIDE, SCREEN = 1400, 900
+SCREENS = {"index": 5, "maps": 6, "regions": 5}
+"""What a page may grow to, so that it can be read at one go: screens of these pixels."""
+INDEX_WORDS, INDEX_BYTES, INDEX_SHEETS = 1100, 3_000_000, 12
+"""The same of the index in words, bytes and pages of A4."""
 PERSON_BYTES = 150_000
 LEAST_TOUCHED = 24
 """Pixels a control must measure to be hit by a finger (WCAG 2.2, 2.5.8)."""
@@ -101,11 +103,50 @@ def each_chapter(visit, report, width=1280, **options):
         yield path.name, ready(page)
 
 
-def test_the_index_can_be_read_at_one_go(visit, report):
+@pytest.mark.parametrize("kind", SCREENS)
+def test_a_page_can_be_read_at_one_go(visit, report, kind):
+    page = opened(visit, report, kind, WIDE)
+    assert page.evaluate("document.documentElement.scrollHeight") <= SCREENS[kind] * SCREEN
+    if kind == "index":
+        assert 200 < len(page.inner_text("body").split()) <= INDEX_WORDS
+        assert report.report.stat().st_size <= INDEX_BYTES
+
+
+def test_the_first_screen_shows_what_was_found_and_the_picture(visit, report):
+    page = opened(visit, report, "index", WIDE)
+    for part in (".first", "#brain img >> nth=0", ".cautions h2"):
+        box = page.locator(part).bounding_box()
+        assert box["y"] + box["height"] <= SCREEN, part
+    assert "white matter" not in page.inner_text("#brain figcaption >> nth=0").lower()
+    phone = opened(visit, report, "index", NARROW)
+    box = phone.locator("#brain img").first.bounding_box()
+    assert box["y"] + box["height"] <= 2 * SCREEN
+
+
+def test_what_a_page_folds_opens(visit, report):
+    page = opened(visit, report, "maps", WIDE)
+    hidden = page.locator("#maps details.fold figure.dark img")
+    assert hidden.count() > 1
+    assert not hidden.first.is_visible()
+    page.click("#maps details.fold > summary")
+    assert hidden.first.is_visible()
+
+
+def test_the_menu_says_which_topics_unfold(visit, report):
     page = opened(visit, report, "index")
-    assert page.evaluate("document.documentElement.scrollHeight") <= INDEX_SCREENS * SCREEN
-    assert 200 < len(page.inner_text("body").split()) <= INDEX_WORDS
-    assert report.report.stat().st_size <= INDEX_BYTES
+    for topic in ("Statistics", "Quality"):
+        mark = page.eval_on_selector(
+            f"nav summary:text-is('{topic}')", "one => getComputedStyle(one, '::after').content"
+        )
+        assert "▾" in mark
+
+
+def test_the_sum_of_an_evidence_map_does_not_stand_twice(visit, report):
+    page = opened(visit, report, "regions", WIDE)
+    shown = page.locator(".explorer th").filter(visible=True).all_inner_texts()
+    cells = page.locator(".explorer tbody tr").first.locator("td").filter(visible=True).count()
+    assert len(shown) == cells
+    assert not {"Evidence", "Mean sum"} <= {title.strip(" ↕↓↑") for title in shown}
 
 
 def test_the_page_of_a_participant_is_light_and_flickers_between_scan_and_template(visit, report):

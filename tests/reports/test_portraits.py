@@ -29,7 +29,6 @@ from heatlas.reports.figures.gallery import NIGHT, shown_in
 from heatlas.reports.figures.maps import (
     BAR,
     BAR_HEIGHT,
-    CUTS,
     FAINT,
     GAP,
     HEAD,
@@ -44,6 +43,7 @@ from heatlas.reports.figures.maps import (
     draw_portrait,
     region_row,
 )
+from heatlas.reports.figures.slices import MAP_CUTS as CUTS
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, BrainImage, ColourScale, MapView, coloured, smoothed
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import (
@@ -198,7 +198,10 @@ def test_figure_7_of_the_founding_study_has_the_colours_of_the_mean_map(run, mon
     expected = (mean.magnitudes[90.0], mean.magnitudes[99.5])
     assert dict((titles[0], scales) for titles, scales in seen)["LRP β=0"] == [expected, expected]
     (caption,) = (text for name, text in figures.items() if name.startswith("bohle2019-07a_patients_lrpB000"))
-    assert "99.5th percentile of the mean map of AD; not smoothed" in caption
+    assert (
+        "Smoothed (8 mm) for display; colours run from the 90th to the 99.5th percentile of the mean map of AD"
+        in caption
+    )
 
 
 # The mosaic of individual maps: each tile shows the slice of its own portrait.

@@ -11,16 +11,35 @@ import nibabel as nib
 import nilearn
 import numpy as np
 import pytest
+import scipy.ndimage
 from PIL import Image
 from run_factory import RunPlan, make_run
 
+from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.reports.content.relevance.maps import class_difference, group_map, surface_pictures
+from heatlas.reports.content.relevance.maps import (
+    class_difference,
+    group_map,
+    regions_outlined,
+    spaces,
+    surface_pictures,
+)
 from heatlas.reports.figures.gallery import FORMATS, Gallery, house_style, new_figure, rendered
 from heatlas.reports.figures.maps import VIEWS, GroupMap, _fsaverage, draw_group_maps, surface_values
-from heatlas.reports.figures.slices import GROUP_PERCENTILES, Backdrop, BrainImage, ColourScale, coloured, view_of
+from heatlas.reports.figures.slices import (
+    PERSON_PERCENTILES,
+    Backdrop,
+    BrainImage,
+    ColourScale,
+    PanelGrid,
+    coloured,
+    outlined_bodies,
+    smoothed,
+    view_of,
+    with_outlines,
+)
 from heatlas.reports.frame.material import Material
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows import finished_runs
@@ -116,14 +135,14 @@ def test_values_have_the_colours_of_the_slices(signed):
 
 
 def test_a_tenth_of_the_controls_is_drawn_on_the_scale_of_the_patients():
-    strong = np.arange(1.0, 1001.0).reshape(10, 10, 10)  # medians of the two: 500.5 and 5.005
+    strong = np.arange(1.0, 1001.0).reshape(10, 10, 10)
     patients, controls = (view_of(BrainImage(values, np.eye(4)), (), None) for values in (strong, strong / 100))
-    alone = patients.scale(GROUP_PERCENTILES, [controls])
-    both = patients.scale(GROUP_PERCENTILES, [controls], [patients, controls])
-    assert alone.low == pytest.approx(500.5)
+    alone = patients.scale(PERSON_PERCENTILES, [controls])
+    both = patients.scale(PERSON_PERCENTILES, [controls], [patients, controls])
+    assert (strong > alone.low).mean() == pytest.approx(0.1)
     assert (strong / 100 > both.low).mean() == pytest.approx(0.1)
     assert both.high == alone.high
-    assert patients.scale(GROUP_PERCENTILES, [], [patients]) == alone
+    assert patients.scale(PERSON_PERCENTILES, [], [patients]) == alone
 
 
 def test_negative_relevance_that_the_scale_leaves_out_is_not_drawn():
@@ -171,23 +190,56 @@ def run(tmp_path_factory) -> RunLayout:
     return make_run(tmp_path_factory.mktemp("surfaces") / "run", plan)
 
 
-def test_the_difference_is_the_positive_class_minus_the_negative(run):
+def test_the_difference_is_the_positive_class_minus_the_negative_smoothed_within_the_brain(run):
     material = Material.of(run)
     positive, negative = (nib.load(run.group_map(label, "lrpB000")).get_fdata() for label in ("AD", "CN"))
     difference, mean = class_difference(material, "lrpB000"), group_map(material, "AD", "lrpB000")
-    np.testing.assert_allclose(difference.image.values, positive - negative, atol=1e-6)
+    brain, affine = material.brain, difference.image.affine
+    for shown, values in ((difference, positive - negative), (mean, positive)):
+        expected = np.where(brain, smoothed(BrainImage(values.astype(np.float32), affine)).values, 0)
+        np.testing.assert_allclose(shown.image.values[brain], expected[brain], atol=1e-4 * np.abs(expected).max())
+        assert not shown.image.values[~brain].any()
     assert "mean of AD minus mean of CN" in difference.title
-    assert (difference.scale.low, difference.scale.high) == (mean.scale.low, mean.scale.high)
+    drawn = np.abs(difference.image.values[brain]) > difference.scale.low
+    assert drawn.mean() == pytest.approx(0.1, abs=0.01)
     assert difference.scale.signed
 
 
-def test_the_caption_says_that_the_spaces_differ_and_the_text_for_the_blind_what_is_shown(run):
+def test_the_page_says_once_that_the_spaces_differ_and_the_text_for_the_blind_what_is_shown(run):
     (picture,) = surface_pictures(Material.of(run))
-    assert "MNI305" in picture.caption
-    assert "MNI152NLin2009cAsym" in picture.caption
+    assert "MNI305" not in picture.caption
+    said = spaces(read_run(run))
+    assert "MNI305" in said
+    assert "MNI152NLin2009cAsym" in said
     assert "relevance per voxel" in picture.caption
     assert "LRP β=0, mean of AD" in picture.alt
     assert picture.dark
+
+
+def test_at_most_three_regions_are_outlined_and_none_that_is_a_tenth_of_the_brain():
+    groups = ["Cerebral white matter", "Hippocampus", "Amygdala", "Thalamus", "Putamen"]
+    outlined, named = regions_outlined("neuromorphometrics-cat12", RegistrationConfig(resolution_mm=4.0), groups)
+    assert named == ["Hippocampus", "Amygdala", "Thalamus"]
+    assert sorted(set(outlined[1].values())) == [1, 2, 3]
+    atlas = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
+    assert not set(outlined[1]) & set(atlas.regions.groups["Cerebral white matter"])
+
+
+def test_an_outline_runs_round_the_region_without_the_stairs_of_its_voxels():
+    atlas = load_atlas("neuromorphometrics-cat12", template_grid(4.0))
+    labels = BrainImage(atlas.labels, np.asarray(atlas.grid.affine))
+    chosen = dict.fromkeys(atlas.regions.groups["Hippocampus"], 1)
+    plan = PanelGrid.of(("sagittal", -26.0), 330)
+    body = outlined_bodies(plan, labels, chosen) > 0
+    stairs = np.isin(plan.sample(labels, order=0), list(chosen))
+    assert (body & stairs).sum() > 0.8 * stairs.sum()
+    assert body.sum() == pytest.approx(stairs.sum(), rel=0.15)
+    night = np.zeros((*body.shape, 3), np.uint8)
+    line = with_outlines(night, body.astype(np.int16))[..., 0]
+    edge = scipy.ndimage.binary_dilation(body, iterations=3) & ~scipy.ndimage.binary_erosion(body, iterations=3)
+    assert line.max() == 255
+    assert len(np.unique(line)) > 20  # softened
+    assert not line[~edge].any()
 
 
 @pytest.mark.ci

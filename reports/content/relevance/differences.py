@@ -313,11 +313,14 @@ def build_voxels(material: Material) -> Mapping[str, Any]:
         there = not is_missing(row["t"]) and row["n_higher"] + row["n_lower"] > 0
         blocks.append({
             "title": source_in_words(row["source"]), "said": f"{voxels_in_words(run, row)}{noted}",
-            "figure": _figure_of_voxels(material, row) if there else None,
+            "figure": _figure_of_voxels(material, row) if there else None, "of_images": row["source"] in MEASURES,
             "table": _table_of_voxels(material, str(row["source"])),
         })  # fmt: skip
     folder = run.layout.voxel_map("any", "t").parent.relative_to(run.layout.root).as_posix()
-    return {"lead": lead, "blocks": blocks, "folder": folder if len(known) else ""}
+    shown = any(block["figure"] for block in blocks)
+    return {
+        "lead": lead, "blocks": blocks, "folder": folder if len(known) else "", "spaces": spaces(run) if shown else "",
+    }  # fmt: skip
 
 
 def _figure_of_voxels(material: Material, row: Mapping[Hashable, Any]) -> Picture | None:
@@ -344,7 +347,7 @@ def _figure_of_voxels(material: Material, row: Mapping[Hashable, Any]) -> Pictur
         f"voxelwise_{source}",
         f"Voxels that differ on slices{', in a glass brain and on the cortical surface' * mni}. "
         + voxels_in_words(run, row),
-        WORDS.say("voxels_caption", title=title, CLEAR=CLEAR, people=people, held=held, run=run, row=row) + spaces(run),
+        WORDS.say("voxels_caption", title=title, CLEAR=CLEAR, people=people, held=held, run=run, row=row),
         "png",
     )
 

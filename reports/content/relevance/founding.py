@@ -20,7 +20,7 @@ from heatlas.pipeline.run.layout.scan_files import beta_of
 from heatlas.reports.content.relevance.volume import volume_estimate
 from heatlas.reports.figures.gallery import BLUE, GREY, INK, VERMILION, Picture, new_figure
 from heatlas.reports.figures.maps import MapRow, draw_map_grid
-from heatlas.reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, Plane
+from heatlas.reports.figures.slices import MAP_CUTS, PERSON_PERCENTILES, SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import numeric, page_table, worded_columns
 from heatlas.reports.questions.findings import in_words, small_regions
@@ -267,7 +267,7 @@ def _name(row: pd.Series) -> str:
 
 
 def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names: list[str]) -> Picture | None:
-    """Slices of the two scans' own maps as they are, on the colour scale of the mean map of their class, as the study.
+    """Slices of the two scans' own maps, smoothed, on the colour scale of the mean map of their class, as the study.
 
     Each on its own scale where that map is missing.
     """
@@ -282,16 +282,13 @@ def _slices(material: Material, map_name: str, people: list[pd.DataFrame], names
             return None
         scale = view.scale(PERSON_PERCENTILES) if mean is None else mean.scale(PERSON_PERCENTILES, [view])
         rows.append(MapRow(f"Patient {number_}", scale, unit, [view]))
-    figure = draw_map_grid(
-        rows, [map_title(map_name)], (*HIPPOCAMPAL_CUTS, *_MORE_CUTS), material.backdrop, material.gallery.density
-    )
+    figure = draw_map_grid(rows, [map_title(map_name)], MAP_CUTS, material.backdrop, material.gallery.density)
     whose = "the scan's own map" if mean is None else f"the mean map of {material.run.positive}"
-    caption = WORDS.say("slices_caption", map_name=map_name, first=names[0], second=names[1], whose=whose)
+    caption = WORDS.say(
+        "slices_caption", map_name=map_name, first=names[0], second=names[1], whose=whose, SMOOTHED_MM=SMOOTHED_MM
+    )
     alt = f"Brain slices with the individual maps of {names[0]} and {names[1]}."
     return material.gallery.add(figure, f"bohle2019-07a_patients_{map_name}", alt, caption, "png")
-
-
-_MORE_CUTS: tuple[tuple[Plane, float], ...] = (("axial", -28.0), ("axial", 8.0), ("axial", 34.0))
 
 
 COLOURS, MARKERS = (VERMILION, BLUE), ("o", "s")

@@ -29,20 +29,20 @@ from heatlas.reports.figures.maps import (
 from heatlas.reports.figures.slices import (
     HIPPOCAMPAL_CUTS,
     MAP_CUTS,
-    OVERVIEW_CUTS,
     PERSON_PERCENTILES,
     SMOOTHED_MM,
     BrainImage,
     Cut,
     smoothed,
     view_of,
+    without_giants,
 )
 from heatlas.reports.frame.material import Material
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
 from heatlas.reports.vector.drawing import fitted
 from heatlas.reports.viewer.component import LOWER, group_viewer
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, shortened
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -56,8 +56,8 @@ def spaces(run: RunRecord) -> str:
 
 
 _SPACES = (
-    "The surface is fsaverage5 (MNI305 space), inflated; the maps lie in {space} space, a few millimetres "
-    "away, which is not corrected, so these views are for orientation only. A point of the surface shows the mean of "
+    "Surfaces and glass brains are for orientation only. The surface is fsaverage5 (MNI305 space), inflated; the maps "
+    "lie in {space} space, a few millimetres away, which is not corrected. A point of the surface shows the mean of "
     "the map within 3 mm of the grey matter's outer border; deep structures such as the hippocampus are not on it, "
     "and the flat medial wall is not cortex. A "
     "point of the glass brain shows the strongest value along the line of sight. L and R are the person's sides."
@@ -78,7 +78,7 @@ def group_in_words(run: RunRecord, group: str) -> str:
 
 
 def group_map(material: Material, group: str, name: str) -> GroupMap | None:
-    """The mean map of a group; None where it cannot be shown, or the group has no scans.
+    """The mean map of a group, smoothed; None where it cannot be shown, or the group has no scans.
 
     The colour scale is that of the slices: set on the mean map of the positive class.
     """
@@ -91,25 +91,19 @@ def group_map(material: Material, group: str, name: str) -> GroupMap | None:
     classes = run.map_groups
     rows = [group_rows(views, of, [name], classes, run.map_unit) for of in (run.map_groups, OUTCOMES)]
     row = (rows[0] or rows[1])[0]
-    return GroupMap(f"{map_title(name)}, mean of {block_title(material, group)}", image, row.scale, row.unit)
+    title = f"{map_title(name)}, mean of {block_title(material, group)}"
+    return GroupMap(title, smoothed(image, inside=material.brain), row.scale, row.unit)
 
 
-def class_difference(material: Material, name: str, smoothed_mm: float = 0.0) -> GroupMap | None:
-    """Mean map of the positive class minus that of the negative one; not tested.
-
-    On the colour scale of both, or smoothed (full width at half maximum in mm) on a scale of its own.
-    """
+def class_difference(material: Material, name: str) -> GroupMap | None:
+    """Mean map of the positive class minus that of the negative one, smoothed, on a scale of its own; not tested."""
     groups = material.run.map_groups
     positive, *others = (group_map(material, group, name) for group in groups)
     if positive is None or not others or others[0] is None:
         return None
     image = BrainImage(positive.image.values - others[0].image.values, positive.image.affine)
     title = f"{map_title(name)}, mean of {groups[0]} minus mean of {groups[1]}"
-    scale = replace(positive.scale, signed=True)
-    if smoothed_mm:
-        image = smoothed(image, smoothed_mm)
-        brain = None if material.backdrop is None else material.backdrop.mask
-        scale = replace(view_of(image, (), brain).scale(PERSON_PERCENTILES), signed=True)
+    scale = replace(view_of(image, (), material.brain).scale(PERSON_PERCENTILES), signed=True)
     return GroupMap(title, image, scale, positive.unit)
 
 
@@ -129,8 +123,7 @@ def surface_pictures(material: Material) -> list[Picture]:
                 draw_group_maps(shown, material.backdrop),
                 f"surface_{name}",
                 f"Cortical surface of both hemispheres, lateral and medial, and glass brain: {mean.title}.{below}",
-                f"{mean.title}.{below} Colours as in the mean maps by class, {run.map_unit(name)} per voxel. "
-                + spaces(run),
+                f"{mean.title}.{below} Colours as in the mean maps by class, {run.map_unit(name)} per voxel.",
                 "png",
             )
         )
@@ -174,15 +167,20 @@ def mosaic(material: Material) -> Picture | None:
 
 
 def build(material: Material) -> Mapping[str, Any]:
-    """Mean maps by class of every method; of the leading ones also by outcome, in axial slices and on the surface."""
-    run = material.run
-    groups, figures, viewer = [name for name in (*run.map_groups, *OUTCOMES) if name in run.group_sizes], [], None
+    """The leading map by class, the viewer and single people; below, other methods, outcomes and surfaces."""
+    run, first, others, viewer = material.run, [], [], None
+    groups = [name for name in (*run.map_groups, *OUTCOMES) if name in run.group_sizes]
     if run.keeps_mean_maps and material.group_views:
-        pictures = [_by_class(material), *_overviews(material), *surface_pictures(material), _by_outcome(material)]
-        figures, viewer = [picture for picture in pictures if picture is not None], group_viewer(material)
+        by_class = {name: picture for name in run.main_maps if (picture := _of_classes(material, name)) is not None}
+        first = [picture for name, picture in by_class.items() if name == run.leading_map]
+        more = [picture for name, picture in by_class.items() if name != run.leading_map]
+        pictures = [*more, _by_class(material), _by_outcome(material), *surface_pictures(material)]
+        others, viewer = [picture for picture in pictures if picture is not None], group_viewer(material)
     return {
         "question": f"Each map answers the same question for every scan: what in this image {run.task.words.supports}?",
-        "figures": figures,
+        "figures": first,
+        "others": others,
+        "spaces": spaces(run) if others else "",
         "mosaic": mosaic(material),
         "single": run.keeps_single_maps,
         "components": [] if viewer is None else [viewer],
@@ -193,23 +191,30 @@ def build(material: Material) -> Mapping[str, Any]:
 
 
 def _grid(
-    material: Material, file: str, groups: Sequence[str], names: Sequence[str], cuts: Sequence[Cut], caption: str
-) -> Picture | None:
-    """A figure of mean maps: a row per method, a block of slices per group; None where there is no map."""
+    material: Material, file: str, groups: Sequence[str], names: Sequence[str], cuts: Sequence[Cut], caption: str,
+    alone: bool = False,
+) -> Picture | None:  # fmt: skip
+    """A figure of mean maps: a row per method, a block of slices per group; None where there is no map.
+
+    `alone`: of one method, whose slices then stand in two lines.
+    """
     run, first, methods = material.run, material.run.map_groups[0], listing([map_title(name) for name in names])
     rows = group_rows(material.group_views, groups, names, run.map_groups, run.map_unit)
     if not rows:
         return None
     titles = [block_title(material, group, short=len(groups) > 2) for group in groups]
     caption += WORDS.say(
-        "colours", whom=group_in_words(run, first), LOWER=LOWER, run=run, axes=axes_of(run.layout.space)
-    )
+        "colours", SMOOTHED_MM=SMOOTHED_MM, whom=group_in_words(run, first), LOWER=LOWER, run=run,
+        axes=axes_of(run.layout.space),
+    )  # fmt: skip
     missing = material.missing_maps(groups, names)
     caption += f" {missing}" if missing else ""
     lost = [name for name in names if material.expects_map(first) and not material.has_map(first, name)]
     if lost:
         caption += WORDS.say("lost_map", first=first, lost=[map_title(name) for name in lost])
-    figure = draw_map_grid(rows, titles, cuts, material.backdrop, material.gallery.density)
+    rows = [replace(row, title="") for row in rows] if alone else rows
+    lines = 2 if alone else 1
+    figure = draw_map_grid(rows, titles, cuts, material.backdrop, material.gallery.density, lines=lines)
     return material.gallery.add(
         figure, file, f"Brain slices with mean maps, {listing(titles)}, one row for each of {methods}.", caption, "png"
     )
@@ -230,53 +235,42 @@ def _by_outcome(material: Material) -> Picture | None:
     return _grid(material, file, groups, names, HIPPOCAMPAL_CUTS[1:], caption) if groups else None
 
 
-def _overviews(material: Material) -> list[Picture]:
-    """The leading maps in eight axial slices, of the first group that has scans, even if its map is lost."""
-    run, pictures = material.run, []
-    group = next((name for name in (*run.map_groups, *OUTCOMES) if material.expects_map(name)), None)
-    for name in run.main_maps:
-        if group is None or not material.has_map(group, name):
-            continue
-        title = f"{map_title(name)}, mean of {block_title(material, group)}"
-        row, *_ = group_rows(material.group_views, [group], [name], run.map_groups, run.map_unit)
-        pictures.append(
-            material.gallery.add(
-                draw_map_grid(
-                    [replace(row, title=group)], [title], OVERVIEW_CUTS, material.backdrop, material.gallery.density
-                ),
-                f"bohle2019-01b_overview_{name}",
-                f"Eight axial brain slices: {title}.",
-                f"{title}, in axial slices from the temporal lobes to the vertex; colours as in the first figure.",
-                "png",
-            )
-        )
-    return pictures
+def _of_classes(material: Material, name: str) -> Picture | None:
+    """One main map by class, in more slices than the figure of all methods; of the outcomes without classes."""
+    groups = [group for group in (*material.run.map_groups, *OUTCOMES) if material.expects_map(group)]
+    groups = [group for group in groups if group in material.run.map_groups] or groups[:1]
+    caption = f"{map_title(name)}, mean maps of {listing([group_in_words(material.run, group) for group in groups])}."
+    return _grid(material, f"bohle2019-01b_overview_{name}", groups, [name], MAP_CUTS, caption, alone=True)
 
 
 def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list[Picture], str]:
-    """The classes' difference of the leading map in slices, `groups` outlined, and on the surface; and what is shown.
+    """The classes' difference of the leading map in slices, and on the surface; and what is shown.
 
-    Without a map of both classes, the mean map of the first group.
+    The first `OUTLINED` of the `groups` that are no giants are outlined. Without a map of both classes, the mean map of
+    the first group.
     """
     run, name = material.run, material.run.leading_map
-    difference = class_difference(material, name, SMOOTHED_MM)
+    difference = class_difference(material, name)
     shown = difference or group_map(material, run.map_groups[0], name)
     if shown is None:
         return [], ""
+    ends = ("", "")
     if difference:
+        more, less = (f"more in {shortened(group, LONGEST_CLASS)}" for group in run.map_groups[:2])
+        ends = (less, more)
         colours = WORDS.say("difference_colours", SMOOTHED_MM=SMOOTHED_MM)
         what = f"the mean map of {' minus that of '.join(run.map_groups[:2])}"
     else:
         colours = f"Blue, where there is any, is relevance that {run.task.words.opposes}."
         what = f"the mean map of {group_in_words(run, run.map_groups[0])}"
-    view = view_of(shown.image, MAP_CUTS, None if material.backdrop is None else material.backdrop.mask)
-    row, add = MapRow("", shown.scale, shown.unit, [view]), material.gallery.add
-    outlined = regions_outlined(run.config.regions.atlas, run.config.registration, groups)
+    view = view_of(shown.image, MAP_CUTS, material.brain)
+    row, add = MapRow("", shown.scale, shown.unit, [view], ends), material.gallery.add
+    outlined, named = regions_outlined(run.config.regions.atlas, run.config.registration, groups)
     grid = draw_map_grid(
-        [row], [shown.title], (*HIPPOCAMPAL_CUTS, ("axial", 8.0)), material.backdrop, material.gallery.density, outlined
-    )
-    named = listing([mid_sentence(group) for group in groups])
-    lines = f" White lines: {named}." if groups and outlined is not None else ""
+        [row], [shown.title], (*HIPPOCAMPAL_CUTS, ("axial", 8.0)), material.backdrop, material.gallery.density,
+        outlined, lines=2,
+    )  # fmt: skip
+    lines = f" White lines: {listing([mid_sentence(group) for group in named])}." if named else ""
     return [
         add(
             grid, f"summary_slices_{name}", f"Brain slices: {shown.title}.",
@@ -292,14 +286,23 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
     ], what  # fmt: skip
 
 
-def regions_outlined(atlas_name: str, registration: RegistrationConfig, groups: Sequence[str]) -> Outlined | None:
-    """Labels of an atlas and the body of each label to outline; left and right together. None without the atlas."""
+OUTLINED, LONGEST_CLASS = 3, 14  # regions outlined at most; letters of a class beside the colour bar
+
+
+def regions_outlined(
+    atlas_name: str, registration: RegistrationConfig, groups: Sequence[str]
+) -> tuple[Outlined | None, list[str]]:
+    """Labels of an atlas and the body of each label to outline, left and right together; and what is outlined.
+
+    None, and nothing, without the atlas.
+    """
     try:
         atlas = load_atlas(atlas_name, configured_grid(registration))
     except HeatlasError:
-        return None
-    bodies = {label: place for place, group in enumerate(groups, 1) for label in atlas.regions.groups.get(group, ())}
-    return BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), bodies
+        return None, []
+    named = without_giants(atlas, groups)[:OUTLINED]
+    bodies = {label: place for place, group in enumerate(named, 1) for label in atlas.regions.groups.get(group, ())}
+    return (BrainImage(atlas.labels, np.asarray(atlas.grid.affine)), bodies), named
 
 
 MAPS = Question.read(WORDS, "maps", draw=build, tasks=ANY_TASK)

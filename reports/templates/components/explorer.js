@@ -73,6 +73,7 @@ async function startExplorer(root) {
     const rows = all.filter((row) => row.map === mapOf().map);
     for (const option of field.metric.options) {
       option.disabled = !rows.some((row) => row[option.value] !== "n/a"
+        && !(option.value === "mean_sum" && row.mean_sum === row.mean_evidence)
         && (kindOf(option.value) !== "p" || isFair(row)));
       option.hidden = option.disabled;
     }
@@ -115,13 +116,19 @@ async function startExplorer(root) {
     colourBrain();
   }
 
+  // Columns without a value here, and the sum of a map of evidence, which is its evidence, do not stand in the table.
+  const isIdle = (key) => shown.length > 0 && shown.every((row) => row[key] === "n/a" || (key === "mean_sum" && row[key] === row.mean_evidence));
+
   function list() {
+    const idle = new Set(columns.map(({ key }) => key).filter(isIdle));
+    for (const head of heads) head.hidden = idle.has(head.dataset.key);
     find("tbody").replaceChildren(...shown.map((row) => {
       const line = document.createElement("tr");
       line.dataset.region = `${row.group} ${row.region}`;
       for (const column of columns) {
         const cell = line.insertCell();
         cell.className = column.kind;
+        cell.hidden = idle.has(column.key);
         if (column.kind !== "text") cell.dataset.value = row[column.key];
         const link = column.key === "name" && links[row.group];
         const target = link ? cell.appendChild(document.createElement("a")) : cell;
