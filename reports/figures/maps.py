@@ -304,6 +304,7 @@ BAR, BAR_HEIGHT = 140, 9
 SIDES_OF_PLANE = {"sagittal": ("P", "A"), "coronal": ("L", "R"), "axial": ("L", "R")}
 FAINT = 0.1
 """Share of the largest value of a region below which a region is not in colour."""
+_APART = 13  # pixels between two numbers
 MAPS, REGIONS = "maps", "regions"
 """Under which names a portrait keeps the maps of its rows and the regions that it numbers."""
 
@@ -360,7 +361,8 @@ def draw_portrait(
         for column, (plan, anatomy) in enumerate(zip(plans, under, strict=True)):
             panel = slices.with_map(anatomy, plan, row.view, row.scale, row.order)
             corner = (column * (PIXELS + GAP), place * row_height + HEAD)
-            sheet.paste(named(slices.with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
+            numbered = {} if row.order else places[column]  # where regions have one colour, numbers hide nothing
+            sheet.paste(named(slices.with_outlines(panel, bodies[column]), numbered, plan.cut), corner)
     return png(sheet, {MAPS: maps, REGIONS: groups})
 
 
@@ -374,7 +376,11 @@ def coronal_slice(portrait: bytes) -> Image.Image:
 def named(panel: slices.Pixels, places: Mapping[int, tuple[int, int]], cut: slices.Cut) -> Image.Image:
     """A panel with the coordinate of its slice, its sides, and numbers at some places."""
     picture = Image.fromarray(panel)
+    taken: list[tuple[int, int]] = []
     for number, (row, column) in places.items():
+        while any(abs(row - other[0]) < _APART and abs(column - other[1]) < _APART for other in taken):
+            row += 1
+        taken.append((row, column))
         write(picture, (column - 3, row - 7), str(number))
     write(picture, (3, PIXELS - 15), slices.slice_name(cut).replace("−", "-"))
     left, right = SIDES_OF_PLANE[cut[0]]

@@ -43,7 +43,6 @@ from heatlas.reports.questions.question import Caution
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.component import (
-    SCALE,
     ViewerMap,
     ViewingSpace,
     atlas_component,
@@ -152,7 +151,7 @@ def draw_one(
     of_regions = region_row(regions.title, pd.Series(regions.values, dtype=float), regions.unit, labels)
     for output, rows in (("portrait", [first, of_regions, *others]), ("unsmoothed", _rows(views, units))):
         outputs[output].write_bytes(draw_portrait(anatomy, rows, regions.named, labels, list(units)))
-    write_text(outputs["viewer"], scan_page(files, brain, maps, views, units, space, cautions))
+    write_text(outputs["viewer"], scan_page(files, brain, maps, units, space, cautions))
 
 
 def _inside(image: BrainImage, brain: NDArray[np.bool_]) -> BrainImage:
@@ -189,7 +188,6 @@ def scan_page(
     files: ScanFiles,
     brain: NDArray[np.float32],
     maps: Mapping[str, NDArray[np.float32]],
-    views: Mapping[str, MapView],
     units: Mapping[str, str],
     space: ViewingSpace,
     cautions: Sequence[Caution] = (),
@@ -197,19 +195,17 @@ def scan_page(
     """Page of one scan.
 
     `brain` (background 0) and `maps` (by name, in the order to show) lie on the grid ``space.source``.
-    `views`: of the same maps; their percentiles are what the colours are set on. `units`: of the values of these maps.
+    `units`: of the values of these maps.
     `cautions`: what to know before the maps are read.
     """
-    caption = SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")
-    shown = []
-    for name, values in maps.items():
-        scale, unit = views[name].scale(PERSON_PERCENTILES), f"{units[name]} per voxel"
-        shown.append(
-            ViewerMap(
-                files.relevance_map(name), files.name, name, files.name, map_title(name), scale, unit, values,
-            )
-        )  # fmt: skip
-    viewer = viewer_component(space, shown, f"Relevance maps of {files.name}", caption, {files.name: brain})
+    shown = [
+        ViewerMap(
+            files.relevance_map(name), files.name, name, files.name, map_title(name), f"{units[name]} per voxel",
+            values,
+        )
+        for name, values in maps.items()
+    ]  # fmt: skip
+    viewer = viewer_component(space, shown, f"Relevance maps of {files.name}", brains={files.name: brain})
     up = "../" * len(files.viewer.parent.relative_to(files.root).parts)
     components = [viewer, _labels_of(space)]
     frame = Frame(f"{files.name} · viewer", [], components, up + INDEX, within=up + PARTICIPANTS)
