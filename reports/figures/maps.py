@@ -373,6 +373,18 @@ def coronal_slice(portrait: bytes) -> Image.Image:
         return sheet.convert("RGB").crop((left, top, left + PIXELS, top + PIXELS))
 
 
+def first_map(portrait: bytes) -> Image.Image:
+    """The first map of a portrait in two lines of three slices, its title above them and its colour bar below."""
+    with Image.open(io.BytesIO(portrait)) as sheet:
+        whole = sheet.convert("RGB")
+    half, end = whole.width // 2, HEAD + PIXELS + GAP
+    found = Image.new("RGB", (half, 2 * end), NIGHT)
+    found.paste(whole.crop((0, 0, half, end)), (0, 0))
+    found.paste(whole.crop((half, HEAD, whole.width, end)), (0, end))
+    found.paste(whole.crop((half, 0, whole.width, HEAD)), (0, 2 * end - HEAD))
+    return found
+
+
 def named(panel: slices.Pixels, places: Mapping[int, tuple[int, int]], cut: slices.Cut) -> Image.Image:
     """A panel with the coordinate of its slice, its sides, and numbers at some places."""
     picture = Image.fromarray(panel)

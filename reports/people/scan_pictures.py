@@ -30,8 +30,8 @@ from heatlas.pipeline.run.tables import write_text
 from heatlas.pipeline.run.work.digests import file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.statistics.normative.w_scores import ControlGroup
-from heatlas.reports.figures.gallery import Picture, shown_in
-from heatlas.reports.figures.maps import CUTS, FAINT, MAPS, REGIONS, Row, draw_portrait, region_row
+from heatlas.reports.figures.gallery import Picture, png, shown_in
+from heatlas.reports.figures.maps import CUTS, FAINT, MAPS, REGIONS, Row, draw_portrait, first_map, region_row
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
@@ -39,7 +39,7 @@ from heatlas.reports.frame.pages import INDEX, PARTICIPANTS, TEMPLATES, Componen
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.people.regions import ScanRegions, cautions_of_maps, measure_of, regions_of_scans
 from heatlas.reports.questions.findings import small_regions
-from heatlas.reports.questions.question import Caution
+from heatlas.reports.questions.question import Caution, Question
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.component import (
@@ -224,6 +224,34 @@ def scan_page(
 def _labels_of(space: ViewingSpace) -> Component:
     """Labels without the template, once for all scans that a process makes pages of."""
     return atlas_component(space, with_brain=False)
+
+
+def _first_scan(material: Material) -> Mapping[str, Any]:
+    """The leading map of the scan that the table of predictions begins with, on the person's own brain."""
+    people = ParticipantRecords(material.run)
+    visits = people.visits.sort_values("probability", ascending=False, kind="stable")
+    for row in visits.to_dict("records") if material.shows_people and material.run.keeps_single_maps else ():
+        files, name = material.run.files_of(row), _name_of(row)
+        content = material.picture(files.portrait)
+        if content is None:
+            continue
+        sheet, file = first_map(content), "first_scan.png"
+        material.gallery.write(png(sheet), file)
+        title = map_title((shown_in(content, MAPS) or material.run.main_maps)[0])
+        facts = {"name": name, "title": title, "run": material.run, "SMOOTHED_MM": SMOOTHED_MM}
+        caption = WORDS.say("first_scan", **facts, words=material.run.task.words)
+        picture = Picture(
+            file, material.address(material.gallery.folder / file), f"{title} on six slices of {name}.", caption,
+            sheet.width, dark=True, height=sheet.height,
+        )  # fmt: skip
+        return {"picture": picture, "name": name, "page": material.links.participant(row["participant_id"]),
+                "viewers": viewers_of(material, pd.DataFrame([row])), "more": len(visits) - 1}  # fmt: skip
+    return {"picture": None}
+
+
+FIRST_SCAN = Question.read(
+    WORDS, "scan", draw=_first_scan, applies=lambda run: run.without_labels and run.has("predictions_applied")
+)
 
 
 _SCALE = (
