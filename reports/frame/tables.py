@@ -124,16 +124,19 @@ def page_table(frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_
     shown = frame if at_most is None else frame.head(at_most)
     notes = tuple(
         dict.fromkeys(
-            footnote(value)
+            note
             for column in there
             if column.form is footnote
             for value in shown[column.key].dropna().tolist()
+            for note in _notes_in(value)
         )
     )
     numbers = {note: str(place) for place, note in enumerate(notes, start=1)}
     cells = [
         [
-            Cell(numbers.get(footnote(value), "")) if column.form is footnote else _cell(column, value, link)
+            Cell(", ".join(numbers[note] for note in _notes_in(value)))
+            if column.form is footnote
+            else _cell(column, value, link)
             for value, link in zip(shown[column.key].tolist(), links, strict=True)
         ]
         for column in there
@@ -141,6 +144,11 @@ def page_table(frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_
     ]
     rows = tuple(zip(*cells, strict=True)) if cells else ()
     return PageTable(caption, there, rows, len(frame) - len(shown), notes)
+
+
+def _notes_in(value: object) -> list[str]:
+    """The parts of a footnote, each of which stands once below a table."""
+    return [footnote(part) for part in remark(value).split("; ") if part]
 
 
 def _cell(column: Column, value: object, link: object) -> Cell:
