@@ -282,12 +282,13 @@ def test_the_wheel_scrolls_the_page_until_a_slice_was_clicked(page):
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.wheel(0, 120)
     page.wait_for_function(
-        "(z) => document.querySelector('.viewer .readout').dataset.voxel.endsWith(` ${z}`)", arg=pointed[2] - 2
+        "(z) => document.querySelector('.viewer .readout').dataset.voxel.endsWith(` ${z}`)", arg=pointed[2] - 1
     )
     assert page.evaluate("scrollY") == 0
 
 
 def test_the_wheel_moves_by_one_slice(page):
+    page.evaluate("() => document.activeElement.blur()")
     _, _, (x, y, z) = readout(page)
     wheel(page, "axial", -1)
     assert readout(page)[2] == (x, y, z)  # the page scrolls
