@@ -201,7 +201,7 @@ def test_threshold_and_opacity_hide_and_fade_the_map(page):
     slide(page, "threshold", 60)
     some = coloured_pixels(page)
     assert everything > some > 0
-    assert page.inner_text(".viewer output.threshold").startswith("top 40 % of voxels: from ")
+    assert page.inner_text(".viewer output.threshold").startswith("top 40 % of voxels, from ")
     slide(page, "opacity", 0)
     assert coloured_pixels(page) < everything / 50
     assert page.inner_text(".viewer output.opacity") == "0 %"
@@ -456,7 +456,7 @@ def test_slices_and_the_first_controls_fit_the_first_screen(made, visit_once):
     assert parts.evaluate_all("all => Math.max(...all.map(one => one.getBoundingClientRect().bottom))") <= 900
     assert "Page Up" in page.inner_text(".viewer .keys")
     assert page.is_checked(".viewer [name=smooth]")
-    assert page.inner_text(".viewer output.threshold").startswith("top 10 % of voxels: from ")
+    assert page.inner_text(".viewer output.threshold").startswith("top 10 % of voxels, from ")
 
 
 def test_the_browser_smooths_as_scipy_does(page):

@@ -220,7 +220,7 @@ async function startViewer(root) {
     find(".middle").textContent = scale.signed ? "0" : "";
     find(".high").textContent = `≥ ${number(scale.high)}`;
     find(".unit").textContent = `${map.unit}${smooth.checked ? `, smoothed ${fwhm} mm` : ""}`;
-    find(".threshold").textContent = `${strongestShare()}: from ${number(least, 2)}`;
+    find(".threshold").textContent = `${strongestShare()}, from ${number(least, 2)}`;
     root.dataset.threshold = least;
     find(".opacity").textContent = `${slide.opacity.value} %`;
   }
