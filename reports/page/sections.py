@@ -20,7 +20,7 @@ from heatlas.reports.content.relevance import differences, evaluation, founding,
 from heatlas.reports.content.run import cohort, colophon, performance, registration, summary
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Faults, Material
-from heatlas.reports.people.scan_pictures import FIRST_SCAN
+from heatlas.reports.people.first_scan import FIRST_SCAN
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.comparisons import PRIMARY, scaled_by_probability
 from heatlas.reports.questions.findings import in_words

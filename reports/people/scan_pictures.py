@@ -30,8 +30,8 @@ from heatlas.pipeline.run.tables import write_text
 from heatlas.pipeline.run.work.digests import file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.statistics.normative.w_scores import ControlGroup
-from heatlas.reports.figures.gallery import Picture, png, shown_in
-from heatlas.reports.figures.maps import CUTS, FAINT, MAPS, REGIONS, Row, draw_portrait, first_map, region_row
+from heatlas.reports.figures.gallery import Picture, shown_in
+from heatlas.reports.figures.maps import CUTS, FAINT, MAPS, REGIONS, Row, draw_portrait, region_row
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, SMOOTHED_MM, BrainImage, MapView, smoothed, view_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
@@ -39,7 +39,7 @@ from heatlas.reports.frame.pages import INDEX, PARTICIPANTS, TEMPLATES, Componen
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
 from heatlas.reports.people.regions import ScanRegions, cautions_of_maps, measure_of, regions_of_scans
 from heatlas.reports.questions.findings import small_regions
-from heatlas.reports.questions.question import Caution, Question
+from heatlas.reports.questions.question import Caution
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.component import (
@@ -226,34 +226,6 @@ def _labels_of(space: ViewingSpace) -> Component:
     return atlas_component(space, with_brain=False)
 
 
-def _first_scan(material: Material) -> Mapping[str, Any]:
-    """The leading map of the scan that the table of predictions begins with, on the person's own brain."""
-    people = ParticipantRecords(material.run)
-    visits = people.visits.sort_values("probability", ascending=False, kind="stable")
-    for row in visits.to_dict("records") if material.shows_people and material.run.keeps_single_maps else ():
-        files, name = material.run.files_of(row), _name_of(row)
-        content = material.picture(files.portrait)
-        if content is None:
-            continue
-        sheet, file = first_map(content), "first_scan.png"
-        material.gallery.write(png(sheet), file)
-        title = map_title((shown_in(content, MAPS) or material.run.main_maps)[0])
-        facts = {"name": name, "title": title, "run": material.run, "SMOOTHED_MM": SMOOTHED_MM}
-        caption = WORDS.say("first_scan", **facts, words=material.run.task.words)
-        picture = Picture(
-            file, material.address(material.gallery.folder / file), f"{title} on six slices of {name}.", caption,
-            sheet.width, dark=True, height=sheet.height,
-        )  # fmt: skip
-        return {"picture": picture, "name": name, "page": material.links.participant(row["participant_id"]),
-                "viewers": viewers_of(material, pd.DataFrame([row])), "more": len(visits) - 1}  # fmt: skip
-    return {"picture": None}
-
-
-FIRST_SCAN = Question.read(
-    WORDS, "scan", draw=_first_scan, applies=lambda run: run.without_labels and run.has("predictions_applied")
-)
-
-
 _SCALE = (
     "Colours run from the 90th to the 99.5th percentile of the scan's own map, purple to yellow above 0 and blue to "
     "white below"
@@ -272,7 +244,7 @@ def portraits_of(material: Material, people: ParticipantRecords, visits: pd.Data
 
 
 def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, Any]) -> Mapping[str, Any] | None:
-    run, files, name = material.run, material.run.files_of(row), _name_of(row)
+    run, files, name = material.run, material.run.files_of(row), name_of(row)
     content = material.picture(files.portrait)
     if content is None:
         return None
@@ -314,7 +286,7 @@ def _numbered(
     table["size"] = pd.Series([f"only {count(small[one], 'voxel')}" if one in small else None for one in groups])
     columns = [Column("place", "In the picture"), Column("group", "Region", link="page"),
                numeric("value", measure.title, measure.form)]  # fmt: skip
-    caption = f"The numbered regions of {_name_of(row)}"
+    caption = f"The numbered regions of {name_of(row)}"
     if controls is not None:
         table["mean"] = controls.mean.reindex(list(groups)).to_numpy()
         table["score"] = controls.scores(scan).reindex(list(groups)).to_numpy()
@@ -328,7 +300,7 @@ def _numbered(
     return page_table(table, tuple(columns), f"{caption}.")
 
 
-def _name_of(row: Mapping[Any, Any]) -> str:
+def name_of(row: Mapping[Any, Any]) -> str:
     """Participant and session, as a reader sees them."""
     return f"{shortened(row['participant_id'])}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
 
@@ -354,7 +326,7 @@ def overview_of(material: Material, row: Mapping[Any, Any]) -> Picture | None:
     content = material.picture(path)
     if content is None:
         return None
-    name = _name_of(row)
+    name = name_of(row)
     return Picture(
         "", material.address(path), f"Nine slices of {name} under the contours of the template.",
         WORDS.say("overview_of", name=name, FLICKER=FLICKER), *_size_of(content),
