@@ -32,8 +32,8 @@ def draw_first_scan(material: Material) -> Mapping[str, Any]:
         sheet, file = first_map(content), "first_scan.png"
         material.gallery.write(png(sheet), file)
         title = map_title((shown_in(content, MAPS) or material.run.main_maps)[0])
-        facts = {"name": name, "title": title, "run": material.run, "SMOOTHED_MM": SMOOTHED_MM}
-        caption = WORDS.say("caption", **facts, words=material.run.task.words)
+        words = material.run.task.words
+        caption = WORDS.say("caption", name=name, title=title, words=words, SMOOTHED_MM=SMOOTHED_MM)
         picture = Picture(
             file, material.address(material.gallery.folder / file), f"{title} on six slices of {name}.", caption,
             sheet.width, dark=True, height=sheet.height,
