@@ -76,7 +76,9 @@ class RegionPictures:
             there = material.group_view(label, name) is not None
             image = slices.BrainImage.read(run.layout.group_map(label, name)) if there else None
             title = f"{map_title(name)}, {'mean' if there else 'no map'} of {label}"
-            maps[title] = None if image is None else slices.smoothed(image)
+            if image is not None:
+                image = slices.BrainImage(np.where(backdrop.mask, slices.smoothed(image).values, 0), image.affine)
+            maps[title] = image
         views = [slices.view_of(image, (), backdrop.mask) for image in maps.values() if image is not None]
         if not views:
             return None
