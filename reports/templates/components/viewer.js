@@ -443,6 +443,6 @@ async function startViewer(root) {
   });
   find("[name=strongest]").addEventListener("click", () => move(strongest()));
   for (const select of [choose.group, choose.method]) select.parentElement.hidden = select.options.length === 1;
-  for (const part of root.querySelectorAll(".controls, .keys")) part.hidden = false;
+  for (const part of root.querySelectorAll(".controls, .keys, .more")) part.hidden = false;
   await show();
 }
