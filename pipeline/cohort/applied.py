@@ -187,5 +187,6 @@ def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
         config,
         cohort=replace(config.cohort, apply_outside_contrast=True),
         attribution=replace(config.attribution, keep_maps="all"),
+        report=replace(config.report, title=f"What the networks say of {cohort.root.name}"),
     )
     return replace(cohort, table=scans, problem="", notes=(*cohort.notes, note)), settings

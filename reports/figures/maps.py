@@ -332,6 +332,7 @@ BAR, BAR_HEIGHT = 140, 9
 SIDES_OF_PLANE = {"sagittal": ("P", "A"), "coronal": ("L", "R"), "axial": ("L", "R")}
 FAINT = 0.1
 """Share of the largest value of a region below which a region is not in colour."""
+_APART = 13  # pixels between two numbers
 MAPS, REGIONS = "maps", "regions"
 """Under which names a portrait keeps the maps of its rows and the regions that it numbers."""
 
@@ -392,7 +393,8 @@ def draw_portrait(
         for column, (plan, anatomy) in enumerate(zip(plans, under, strict=True)):
             panel = slices.with_map(anatomy, plan, row.view, row.scale, row.order)
             corner = (column * (PIXELS + GAP), place * row_height + HEAD)
-            sheet.paste(named(slices.with_outlines(panel, bodies[column]), places[column], plan.cut), corner)
+            numbered = {} if row.order else places[column]  # where regions have one colour, numbers hide nothing
+            sheet.paste(named(slices.with_outlines(panel, bodies[column]), numbered, plan.cut), corner)
     return png(sheet, {MAPS: maps, REGIONS: groups})
 
 
@@ -403,10 +405,26 @@ def coronal_slice(portrait: bytes) -> Image.Image:
         return sheet.convert("RGB").crop((left, top, left + PIXELS, top + PIXELS))
 
 
+def first_map(portrait: bytes) -> Image.Image:
+    """The first map of a portrait in two lines of three slices, its title above them and its colour bar below."""
+    with Image.open(io.BytesIO(portrait)) as sheet:
+        whole = sheet.convert("RGB")
+    half, end = whole.width // 2, HEAD + PIXELS + GAP
+    found = Image.new("RGB", (half, 2 * end), NIGHT)
+    found.paste(whole.crop((0, 0, half, end)), (0, 0))
+    found.paste(whole.crop((half, HEAD, whole.width, end)), (0, end))
+    found.paste(whole.crop((half, 0, whole.width, HEAD)), (0, 2 * end - HEAD))
+    return found
+
+
 def named(panel: slices.Pixels, places: Mapping[int, tuple[int, int]], cut: slices.Cut) -> Image.Image:
     """A panel with the coordinate of its slice, its sides, and numbers at some places."""
     picture = Image.fromarray(panel)
+    taken: list[tuple[int, int]] = []
     for number, (row, column) in places.items():
+        while any(abs(row - other[0]) < _APART and abs(column - other[1]) < _APART for other in taken):
+            row += 1
+        taken.append((row, column))
         write(picture, (column - 3, row - 7), str(number))
     write(picture, (3, PIXELS - 15), slices.slice_name(cut).replace("−", "-"))
     left, right = SIDES_OF_PLANE[cut[0]]

@@ -5,7 +5,7 @@ A column of a table of the statistics takes its form and heading from the declar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -122,18 +122,15 @@ def page_table(frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_
         if column.key in frame.columns and (column.form not in _WHERE_SAID or frame[column.key].notna().any())
     )  # fmt: skip
     shown = frame if at_most is None else frame.head(at_most)
-    notes = tuple(
-        dict.fromkeys(
-            footnote(value)
-            for column in there
-            if column.form is footnote
-            for value in shown[column.key].dropna().tolist()
-        )
-    )
+    told = [footnote(value) for one in there if one.form is footnote for value in shown[one.key].dropna().tolist()]
+    parts = {note: _in_parts(note, set(told)) for note in ["", *told]}
+    notes = tuple(dict.fromkeys(part for note in told for part in parts[note]))
     numbers = {note: str(place) for place, note in enumerate(notes, start=1)}
     cells = [
         [
-            Cell(numbers.get(footnote(value), "")) if column.form is footnote else _cell(column, value, link)
+            Cell(", ".join(numbers[part] for part in parts[footnote(value)]))
+            if column.form is footnote
+            else _cell(column, value, link)
             for value, link in zip(shown[column.key].tolist(), links, strict=True)
         ]
         for column in there
@@ -141,6 +138,20 @@ def page_table(frame: pd.DataFrame, columns: Sequence[Column], caption: str, at_
     ]
     rows = tuple(zip(*cells, strict=True)) if cells else ()
     return PageTable(caption, there, rows, len(frame) - len(shown), notes)
+
+
+def _in_parts(note: str, others: Set[str]) -> list[str]:
+    """A footnote, without what it begins with where that is a note of the same table: that stands apart.
+
+    Examples
+    --------
+    >>> _in_parts("few people; skewed", {"few people", "few people; skewed"}), _in_parts("few; odd", {"few; odd"})
+    (['few people', 'skewed'], ['few; odd'])
+    """
+    begun = max((one for one in others if one and note.startswith(f"{one}; ")), key=len, default="")
+    if not begun:
+        return [note] * bool(note)
+    return [*_in_parts(begun, others), note.removeprefix(f"{begun}; ")]
 
 
 def _cell(column: Column, value: object, link: object) -> Cell:

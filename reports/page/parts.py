@@ -114,7 +114,7 @@ def _region_page(shared: RegionMaterial, group: str, around: Mapping[str, Naviga
     material, links = shared.material, shared.material.links.seen_from(PAGES)
     viewer = () if shared.viewers is None else shared.viewers.components(group)
     content = region_content(shared, group)
-    parts = [*_REGION_PARTS, ("tests", "Tests")] if content["tables"] else _REGION_PARTS
+    parts = [*_REGION_PARTS, ("tests", "Tests")] if content["tests"] else _REGION_PARTS
     frame = Frame(
         f"{shortened(group)} · {shortened(material.run.config.report.title)}", _anchors(parts), viewer, links.index,
         within=_beside(links.index, REGIONS.file),

@@ -20,6 +20,7 @@ from heatlas.reports.content.relevance import differences, evaluation, founding,
 from heatlas.reports.content.run import cohort, colophon, performance, registration, summary
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Faults, Material
+from heatlas.reports.people.first_scan import FIRST_SCAN
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.comparisons import PRIMARY, scaled_by_probability
 from heatlas.reports.questions.findings import in_words
@@ -86,11 +87,11 @@ IN_SHORT = Question.read(WORDS, "in-short", draw=_in_short, tasks=ANY_TASK, appl
 UNDEFINED = Question.read(WORDS, "undefined", draw=_undefined, tasks=ANY_TASK - {TWO_CLASSES})
 
 OWN = (
-    APPLIED, summary.BRAIN, summary.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY, performance.PERFORMANCE,
-    maps.MAPS, founding.PATIENTS, founding.BETA, regions.REGIONS, regions.REGION_TABLE, differences.IMAGE_DIFFERENCES,
-    differences.VOXELWISE, volume.VOLUME_AND_RELEVANCE, cohort.COHORT, registration.REGISTRATION, performance.TRAINING,
-    founding.CONSERVATION, colophon.METHODS, UNDEFINED, colophon.GLOSSARY_PAGE, evaluation.EVALUATION,
-    colophon.PROVENANCE, colophon.CREDITS,
+    FIRST_SCAN, APPLIED, summary.BRAIN, summary.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY,
+    performance.PERFORMANCE, maps.MAPS, founding.PATIENTS, founding.BETA, regions.REGIONS, regions.REGION_TABLE,
+    differences.IMAGE_DIFFERENCES, differences.VOXELWISE, volume.VOLUME_AND_RELEVANCE, cohort.COHORT,
+    registration.REGISTRATION, performance.TRAINING, founding.CONSERVATION, colophon.METHODS, UNDEFINED,
+    colophon.GLOSSARY_PAGE, evaluation.EVALUATION, colophon.PROVENANCE, colophon.CREDITS,
 )  # fmt: skip
 TAKEN = [
     *(question.id for question in (*OWN, *ANALYSES)), evaluation.FURTHER, *(view.name for view in evaluation.VIEWS)

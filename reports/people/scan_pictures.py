@@ -51,7 +51,6 @@ from heatlas.reports.questions.question import Caution
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.component import (
-    SCALE,
     ViewerMap,
     ViewingSpace,
     atlas_component,
@@ -160,7 +159,7 @@ def draw_one(
     of_regions = region_row(regions.title, pd.Series(regions.values, dtype=float), regions.unit, labels)
     for output, rows in (("portrait", [first, of_regions, *others]), ("unsmoothed", _rows(views, units))):
         outputs[output].write_bytes(draw_portrait(anatomy, rows, regions.named, labels, list(units)))
-    write_text(outputs["viewer"], scan_page(files, brain, maps, views, units, space, cautions))
+    write_text(outputs["viewer"], scan_page(files, brain, maps, units, space, cautions))
 
 
 def _rows(views: Mapping[str, MapView], units: Mapping[str, str], how: str = "") -> list[Row]:
@@ -192,7 +191,6 @@ def scan_page(
     files: ScanFiles,
     brain: NDArray[np.float32],
     maps: Mapping[str, NDArray[np.float32]],
-    views: Mapping[str, MapView],
     units: Mapping[str, str],
     space: ViewingSpace,
     cautions: Sequence[Caution] = (),
@@ -200,19 +198,17 @@ def scan_page(
     """Page of one scan.
 
     `brain` (background 0) and `maps` (by name, in the order to show) lie on the grid ``space.source``.
-    `views`: of the same maps; their percentiles are what the colours are set on. `units`: of the values of these maps.
+    `units`: of the values of these maps.
     `cautions`: what to know before the maps are read.
     """
-    caption = SCALE.format(low=PERSON_PERCENTILES[0], high=PERSON_PERCENTILES[1], whose="the scan's own absolute map")
-    shown = []
-    for name, values in maps.items():
-        scale, unit = views[name].scale(PERSON_PERCENTILES), f"{units[name]} per voxel"
-        shown.append(
-            ViewerMap(
-                files.relevance_map(name), files.name, name, files.name, map_title(name), scale, unit, values,
-            )
-        )  # fmt: skip
-    viewer = viewer_component(space, shown, f"Relevance maps of {files.name}", caption, {files.name: brain})
+    shown = [
+        ViewerMap(
+            files.relevance_map(name), files.name, name, files.name, map_title(name), f"{units[name]} per voxel",
+            values,
+        )
+        for name, values in maps.items()
+    ]  # fmt: skip
+    viewer = viewer_component(space, shown, f"Relevance maps of {files.name}", brains={files.name: brain})
     up = "../" * len(files.viewer.parent.relative_to(files.root).parts)
     components = [viewer, _labels_of(space)]
     frame = Frame(f"{files.name} · viewer", [], components, up + INDEX, within=up + PARTICIPANTS)
@@ -251,7 +247,7 @@ def portraits_of(material: Material, people: ParticipantRecords, visits: pd.Data
 
 
 def _portrait(material: Material, people: ParticipantRecords, row: Mapping[Any, Any]) -> Mapping[str, Any] | None:
-    run, files, name = material.run, material.run.files_of(row), _name_of(row)
+    run, files, name = material.run, material.run.files_of(row), name_of(row)
     content = material.picture(files.portrait)
     if content is None:
         return None
@@ -293,7 +289,7 @@ def _numbered(
     table["size"] = pd.Series([f"only {count(small[one], 'voxel')}" if one in small else None for one in groups])
     columns = [Column("place", "In the picture"), Column("group", "Region", link="page"),
                numeric("value", measure.title, measure.form)]  # fmt: skip
-    caption = f"The numbered regions of {_name_of(row)}"
+    caption = f"The numbered regions of {name_of(row)}"
     if controls is not None:
         table["mean"] = controls.mean.reindex(list(groups)).to_numpy()
         table["score"] = controls.scores(scan).reindex(list(groups)).to_numpy()
@@ -307,7 +303,7 @@ def _numbered(
     return page_table(table, tuple(columns), f"{caption}.")
 
 
-def _name_of(row: Mapping[Any, Any]) -> str:
+def name_of(row: Mapping[Any, Any]) -> str:
     """Participant and session, as a reader sees them."""
     return f"{shortened(row['participant_id'])}{'' if is_missing(row['session_id']) else ' ' + str(row['session_id'])}"
 
@@ -333,7 +329,7 @@ def overview_of(material: Material, row: Mapping[Any, Any]) -> Picture | None:
     content = material.picture(path)
     if content is None:
         return None
-    name = _name_of(row)
+    name = name_of(row)
     return Picture(
         "", material.address(path), f"Nine slices of {name} under the contours of the template.",
         WORDS.say("overview_of", name=name, FLICKER=FLICKER), *_size_of(content),

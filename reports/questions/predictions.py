@@ -20,6 +20,7 @@ from heatlas.reports.words.numbers import (
     fixed,
     interval,
     is_missing,
+    number,
 )
 from heatlas.reports.words.sentences import Words
 
@@ -234,14 +235,14 @@ def _what_networks_say(run: RunRecord) -> Answer:
     caption = f"probability of {run.positive}, mean over {count(int(rows['n_networks'].max()), 'network')}"
     if len(people) == 1:
         spread = "" if is_missing(first["probability_sd"]) else (
-            f", with a standard deviation over the networks of {fixed(first['probability_sd'])}"
+            f", with a standard deviation over the networks of {number(first['probability_sd'])}"
         )  # fmt: skip
-        text = f"The probability of {run.positive} is {fixed(first['probability'])}{spread}."
+        text = f"The probability of {run.positive} is {number(first['probability'])}{spread}."
         text += " Whether it is right cannot be said: there is no label."
-        return Answer(text, fixed(first["probability"]), caption)
+        return Answer(text, number(first["probability"]), caption)
     above, middle = int((people["probability"] > 0.5).sum()), people["probability"].median()
     text = WORDS.say("many_without_label", participants=len(people), above=above, run=run, middle=middle)
-    return Answer(text, fixed(middle), f"median {caption}")
+    return Answer(text, number(middle), f"median {caption}")
 
 
 APPLIED = Question.read(

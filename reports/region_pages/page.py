@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from heatlas.reports.read.run_record import OUTCOMES, RunRecord
 from heatlas.reports.region_pages.results import (
     associations_by_group,
     effects_by_group,
+    first_effects_by_group,
     lead_of,
     planted_here,
     sides_by_group,
@@ -60,10 +61,20 @@ class RegionMaterial:
         return RegionViewers.of(self.material)
 
     @cached_property
-    def tables(self) -> tuple[Mapping[str, PageTable], Mapping[str, list[PageTable]], Mapping[str, PageTable]]:
-        """By bilateral group: both sides, effects, associations."""
+    def sides(self) -> Mapping[str, PageTable]:
+        """Both sides of each bilateral group."""
+        return sides_by_group(self.material.run)
+
+    @cached_property
+    def tests(self) -> tuple[Callable[[str], list[PageTable]], Callable[[str], list[PageTable]]]:
+        """Tests of a bilateral group: those that answer its questions first, and all of them."""
         run = self.material.run
-        return sides_by_group(run), effects_by_group(run), associations_by_group(run)
+        effects, associations = effects_by_group(run), associations_by_group(run)
+        first = first_effects_by_group(run), associations_by_group(run, first=True)
+        return (
+            lambda group: [table[group] for table in first if group in table],
+            lambda group: [*effects.get(group, []), *filter(None, [associations.get(group)])],
+        )
 
     @cached_property
     def people(self) -> Mapping[tuple[str, str], Mapping[str, pd.DataFrame]]:
@@ -112,7 +123,7 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
     """Variables of the page of a bilateral group."""
     material = shared.material
     maps = [name for name in material.run.main_maps if (group, name) in shared.people]
-    sides, effects, associations = shared.tables
+    first_tests, tests = shared.tests
     picture = shared.pictures.draw(group) if shared.pictures is not None else None
     return {
         "region": shortened(group),
@@ -124,8 +135,9 @@ def region_content(shared: RegionMaterial, group: str) -> Mapping[str, Any]:
         "summary": _summary(material, group),
         "scatters": _scatters(shared, maps, group),
         "volume_text": _VOLUME_TEXT,
-        "sides": sides.get(group),
-        "tables": [*effects.get(group, []), *filter(None, [associations.get(group)])],
+        "sides": shared.sides.get(group),
+        "first_tests": first_tests(group),
+        "tests": tests(group),
     }
 
 

@@ -73,7 +73,8 @@ def _lead_of_evidence(run: RunRecord, group: str) -> str:
         "lead_of_evidence",
         title=title,
         difference=_difference(run, row, "larger"),
-        difference_of=difference_of(run, row) + " within test folds" * (folds_held(row.to_frame().T)),
+        difference_of=difference_of(run, row),
+        within=" within folds" if folds_held(rows) else "",
         means=means,
         row=row,
         run=run,
@@ -130,8 +131,10 @@ _ASSOCIATED = (
     "note",
 )  # fmt: skip
 _EFFECTS = ("map", "difference", *CI, *G, "n_first", "n_second", "p", "p_fwe", "p_fdr", "note")
+_FIRST_EFFECTS = ("map", *G, "n_first", "n_second", "p_fwe", "note")
+_FIRST_ASSOCIATED = ("biomarker", "r", *CI, "p_fwe", "n_participants", "note")
 _MEASURES = {"share": "Share of the map", "density": "Density"}
-MOST_ASSOCIATIONS = 24  # rows of a page
+MOST_ASSOCIATIONS, FIRST_ASSOCIATIONS = 24, 6  # rows of a page, and before it is unfolded
 
 
 def side_means(relevance: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
@@ -177,21 +180,43 @@ def sides_by_group(run: RunRecord) -> Mapping[str, PageTable]:
     }
 
 
-def associations_by_group(run: RunRecord) -> Mapping[str, PageTable]:
-    """Each bilateral group against volumes and clinical measures, clearest first; by share where that was tested."""
+def associations_by_group(run: RunRecord, first: bool = False) -> Mapping[str, PageTable]:
+    """Each bilateral group against volumes and clinical measures, clearest first; by share where that was tested.
+
+    `first`: only the leading map within the positive class, where a correlation is not a difference of the classes.
+    """
     if not run.has("associations"):
         return {}
     table = run.tables["associations"]
     metric = "share" if (table["metric"] == "share").any() else "density"
     rows = table[(table["metric"] == metric) & table["map"].isin(run.main_maps)]
+    if first:
+        within = (rows["map"] == run.leading_map) & (rows["scan_group"] == run.positive)
+        rows = rows[within & (rows["estimator"] == "partial")]
     rows = rows.assign(size=-rows["r"].abs(), map=rows["map"].map(map_title))
     rows = rows_in_words(rows.sort_values(["p_fwe", "size"], kind="stable", na_position="last"), run)
-    columns = columns_of(run, "associations", _ASSOCIATED)
-    caption = WORDS.say("associations_by_group", measure=_MEASURES[metric], TABLES=TABLES)
+    columns = columns_of(run, "associations", _FIRST_ASSOCIATED if first else _ASSOCIATED)
+    said, shown = ("first_associations", FIRST_ASSOCIATIONS) if first else ("associations_by_group", MOST_ASSOCIATIONS)
+    held = rows["covariates"].iloc[0] if first and len(rows) else ""
+    caption = WORDS.say(said, measure=_MEASURES[metric], TABLES=TABLES, run=run, held=held)
     return {
-        str(group): page_table(of_group, columns, caption, MOST_ASSOCIATIONS)
+        str(group): page_table(of_group, columns, caption, shown)
         for group, of_group in rows.groupby("group", sort=False)
     }
+
+
+def first_effects_by_group(run: RunRecord) -> Mapping[str, PageTable]:
+    """Each bilateral group between the classes in the leading maps: by evidence, or by the share of the map."""
+    metrics = {name: "density" if name in run.evidence_maps else "share" for name in run.main_maps}
+    table = pd.concat([classes_compared(run, map=name, metric=metric) for name, metric in metrics.items()])
+    if table.empty:
+        return {}
+    titles = {name: f"{map_title(name)}, {'evidence' if name in run.evidence_maps else 'share'}" for name in metrics}
+    columns = columns_of(run, "group_comparisons", _FIRST_EFFECTS, n_first=f"{run.positive}, n",
+                         n_second=f"{run.negative}, n")  # fmt: skip
+    caption = WORDS.say("first_effects", run=run)
+    rows = table.assign(map=table["map"].map(titles))
+    return {str(group): page_table(found, columns, caption) for group, found in rows.groupby("group", sort=False)}
 
 
 def effects_by_group(run: RunRecord) -> Mapping[str, list[PageTable]]:

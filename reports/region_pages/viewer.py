@@ -25,7 +25,7 @@ from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.reports.figures import slices
 from heatlas.reports.figures.gallery import NIGHT, Picture, inlined, png, write
 from heatlas.reports.figures.maps import GAP, HEAD, PIXELS, named
-from heatlas.reports.figures.slices import GROUP_PERCENTILES, ColourScale
+from heatlas.reports.figures.slices import PERSON_PERCENTILES, ColourScale
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component
 from heatlas.reports.viewer.component import (
@@ -33,6 +33,7 @@ from heatlas.reports.viewer.component import (
     ViewingSpace,
     atlas_component,
     block_mean,
+    levels_of,
     space_of,
     viewer_component,
 )
@@ -69,19 +70,23 @@ class RegionPictures:
         except HeatlasError:
             return None
         name = run.main_maps[0]
-        views = {label: material.group_view(label, name) for label in run.labels if material.expects_map(label)}
-        there = [view for view in views.values() if view is not None]
-        if not there:
-            return None
+        expected = [label for label in run.labels if material.expects_map(label)]
         maps: dict[str, slices.BrainImage | None] = {}
-        for label, view in views.items():
-            image = None if view is None else slices.BrainImage.read(run.layout.group_map(label, name))
-            maps[f"{map_title(name)}, {'mean' if image is not None else 'no map'} of {label}"] = image
-        caption = WORDS.say("of", maps=maps)
-        missing = material.missing_maps(views, [name])
+        for label in expected:
+            there = material.group_view(label, name) is not None
+            image = slices.BrainImage.read(run.layout.group_map(label, name)) if there else None
+            title = f"{map_title(name)}, {'mean' if there else 'no map'} of {label}"
+            if image is not None:
+                image = slices.BrainImage(np.where(backdrop.mask, slices.smoothed(image).values, 0), image.affine)
+            maps[title] = image
+        views = [slices.view_of(image, (), backdrop.mask) for image in maps.values() if image is not None]
+        if not views:
+            return None
+        caption = WORDS.say("of", maps=maps, smoothed=slices.SMOOTHED_MM, top=100 - PERSON_PERCENTILES[0])
+        missing = material.missing_maps(expected, [name])
         caption += f" {missing}" if missing else ""
         labels = slices.BrainImage(atlas.labels, np.asarray(atlas.grid.affine))
-        scale = there[0].scale(GROUP_PERCENTILES, there, there)
+        scale = views[0].scale(PERSON_PERCENTILES, views, views)
         return cls(backdrop, labels, atlas.regions.groups, maps, scale, caption)
 
     def draw(self, group: str) -> Picture | None:
@@ -136,7 +141,6 @@ class RegionViewers:
     material: Material
     space: ViewingSpace  # of the whole brain
     map_name: str
-    scale: ColourScale  # as in the viewer of the index
     blocks: Blocks  # mean map of each class, on ``space.grid``
 
     @classmethod
@@ -146,14 +150,18 @@ class RegionViewers:
         if space is None or not run.keeps_mean_maps:
             return None
         name = run.main_maps[0]
-        views = {label: view for label in run.labels if (view := material.group_view(label, name)) is not None}
-        if not views:
-            return None
         blocks = {
-            label: block_mean(read_map(run.layout.group_map(label, name), space.source), space.side) for label in views
+            label: block_mean(read_map(run.layout.group_map(label, name), space.source), space.side)
+            for label in run.labels
+            if material.group_view(label, name) is not None
         }
-        shown = list(views.values())
-        return cls(material, space, name, shown[0].scale(GROUP_PERCENTILES, shown, shown), blocks)
+        return cls(material, space, name, blocks) if blocks else None
+
+    @cached_property
+    def _levels(self) -> Mapping[str, Mapping[str, list[float]]]:
+        """Percentiles of each map in the whole brain, so that a weak region looks weak on its own page."""
+        inside, sides = self.space.template.t1w > 0, self.space.grid.voxel_sizes_mm
+        return {label: levels_of(values, inside, sides) for label, values in self.blocks.items()}
 
     @cached_property
     def _coarse(self) -> tuple[ViewingSpace, Blocks]:
@@ -176,8 +184,8 @@ class RegionViewers:
         maps = [
             ViewerMap(
                 self.material.run.layout.group_map(label, self.map_name), label, self.map_name,
-                f"{label}, mean of {titles[label][0]} scans", map_title(self.map_name), self.scale,
-                f"{unit} per voxel", values[box],
+                f"{label}, mean of {titles[label][0]} scans", map_title(self.map_name), f"{unit} per voxel",
+                values[box], self._levels[label],
             )
             for label, values in blocks.items()
         ]  # fmt: skip

@@ -133,8 +133,8 @@ def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: 
 
     `groups`: the array holds each participant's place on the horizontal axis. `x_title`, `y_title`: with units.
     """
-    drawing = Drawing(430, 300, title)
-    left, right, top, bottom = 70.0, 416.0, 26.0, 250.0
+    drawing = Drawing(430, 318, title)
+    left, right, top, bottom = 70.0, 416.0, 44.0, 268.0
     pairs = [(x, y) for group, xs in groups for x, y in zip(xs, group.values, strict=True) if math.isfinite(x + y)]
     across = Axis.around([x for x, _ in pairs], left, right)
     up = Axis.around([y for _, y in pairs], bottom, top)
@@ -151,10 +151,10 @@ def draw_scatter(groups: Sequence[tuple[Group, Floats]], x_title: str, y_title: 
                 across(x), up(y), group.look.shape, group.look.colour, 3.6, 0.5 if len(known) > MANY else 0.85, hint
             )
         words = f"{group.name}, n = {number(len(known))}"
-        drawing.mark(place + 5, 11, group.look.shape, group.look.colour, 4.5)
-        drawing.text(place + 14, 15, words, size=11)
+        drawing.mark(place + 5, 29, group.look.shape, group.look.colour, 4.5)
+        drawing.text(place + 14, 33, words, size=11)
         place += 34 + 6.2 * len(words)
-    drawing.text(4, 15, fitted(y_title, 66, 11), size=11, fill=SOFT)
+    drawing.text(4, 14, fitted(y_title, 420, 11), size=11, fill=SOFT)
     return drawing.html
 
 

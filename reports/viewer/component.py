@@ -7,6 +7,9 @@ Volumes are small enough to travel inside a page: fewer voxels, one byte each, c
 c = ±round(127 √(|v| / top)), where top is the largest absolute value of the map, and read back as ±top (c / 127)².
 Relevance has long tails: evenly spaced levels would round most of a brain to zero, the square root spends the levels
 where the values are. No value is off by more than `Coded.error`.
+
+The browser smooths what it shows (``volumes.js``; `smoothed_within` is the same filter), so that a page holds each map
+once, as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, axes_of
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError
 from heatlas.reports.figures.gallery import OUTCOME_NAMES, cool, warm
-from heatlas.reports.figures.slices import GROUP_PERCENTILES, HIPPOCAMPAL_CUTS, ColourScale
+from heatlas.reports.figures.slices import HIPPOCAMPAL_CUTS, PERSON_PERCENTILES, SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component, embedded_json, render_part, template_text
 from heatlas.reports.read.run_record import OUTCOMES, group_name
@@ -127,6 +130,26 @@ class Coded:
         """
         result: NDArray[np.float64] = self.top * (np.abs(self.codes.astype(np.float64)) + 0.25) / LEVELS**2
         return result
+
+
+PERCENTS = (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 100)
+"""Percentiles of the absolute values by which a page draws maps; between them it interpolates."""
+
+
+def smoothed_within(values: NDArray[Any], inside: NDArray[np.bool_], voxel_mm: Sequence[float]) -> NDArray[np.float64]:
+    """A map after a Gaussian filter of `SMOOTHED_MM` that sees nothing outside a mask: G(map · mask) / G(mask)."""
+    sigmas = [SMOOTHED_MM / math.sqrt(8 * math.log(2)) / float(side) for side in voxel_mm]
+    above, below = (
+        scipy.ndimage.gaussian_filter(volume.astype(np.float64), sigmas, mode="constant")
+        for volume in (values * inside, inside)
+    )
+    return np.divide(above, below, out=np.zeros_like(above), where=inside)
+
+
+def levels_of(values: NDArray[Any], inside: NDArray[np.bool_], voxel_mm: Sequence[float]) -> Mapping[str, list[float]]:
+    """`PERCENTS` of the absolute values inside a mask: of a map as it is, and smoothed."""
+    shown = {"plain": values, "smooth": smoothed_within(values, inside, voxel_mm)}
+    return {how: np.percentile(np.abs(one[inside]), PERCENTS).tolist() for how, one in shown.items()}
 
 
 def packed(array: NDArray[Any], strategy: int = zlib.Z_FILTERED) -> str:
@@ -220,7 +243,6 @@ def _region(space: ViewingSpace, number: int, box: tuple[slice, ...]) -> Mapping
     }  # fmt: skip
 
 
-SCALE = "Colours run from the {low:g}th to the {high:g}th percentile of {whose} inside the brain, as in the figures."
 LOWER = "they begin lower where less than a tenth of another class would be drawn"
 
 
@@ -259,31 +281,25 @@ def group_viewer(material: Material) -> Component | None:
     run, space = material.run, space_of(material)
     if space is None or not run.keeps_mean_maps:
         return None
-    views = material.group_views
     wanted = [(group, name) for group in run.map_groups for name in run.ordered_maps]
     wanted += [(group, run.main_maps[0]) for group in OUTCOMES]
-    there = [key for key in wanted if key in views]
     maps = []
-    for group, name in there:
-        alike = [views[key] for key in there if key[1] == name]  # the positive class first, if it has a map
-        classes = [views[label, name] for label in run.map_groups if (label, name) in views]
-        scale = alike[0].scale(GROUP_PERCENTILES, alike, classes)
+    for group, name in wanted:
+        if not material.has_map(group, name):
+            continue
         scans, people = run.group_sizes[group]
         of = f"{count(scans, 'scan')} of {count(people, 'person', 'people')}"
         maps.append(
             ViewerMap(
                 run.layout.group_map(group, name), group, name,
                 f"{OUTCOME_NAMES[group].capitalize() if group in OUTCOMES else group_name(group)}, mean of {of}",
-                map_title(name), scale, f"{run.map_unit(name)} per voxel",
+                map_title(name), f"{run.map_unit(name)} per voxel",
             )
         )  # fmt: skip
     if not maps:
         return None
     missing = material.missing_maps(run.map_groups, run.map_names) or material.missing_maps(OUTCOMES, run.main_maps[:1])
-    whose = f"the absolute mean map of {group_name(run.map_groups[0])} by the method"
-    caption = SCALE.format(low=GROUP_PERCENTILES[0], high=GROUP_PERCENTILES[1], whose=whose)
-    caption = f"{caption.removesuffix('.')}; {LOWER}."
-    return viewer_component(space, maps, "Mean relevance maps", f"{caption} {missing}".strip())
+    return viewer_component(space, maps, "Mean relevance maps", missing, scaled=run.map_groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,10 +311,10 @@ class ViewerMap:
     method: str
     group_title: str  # as a reader sees them, with the n of a mean
     method_title: str
-    scale: ColourScale  # `low` is the first threshold
     unit: str
     # Of the image on the run's grid, where it was read before
     values: NDArray[np.float32] | None = None
+    levels: Mapping[str, list[float]] | None = None  # `levels_of` the whole brain, where the page shows a part of it
 
 
 def viewer_component(
@@ -308,6 +324,7 @@ def viewer_component(
     caption: str = "",
     brains: Mapping[str, NDArray[Any]] = MappingProxyType({}),
     outlined: Sequence[int] = (),
+    scaled: Sequence[str] = (),
 ) -> Component:
     """Make a viewer of some maps.
 
@@ -315,7 +332,8 @@ def viewer_component(
 
     `maps`: the first one is shown first: at the left hippocampus as the figures are, or in the first outlined region.
     `brains`: a person's brain in template space on ``space.source``, shown under the maps of a group in place of the
-    template. `outlined`: labels of the atlas with a line around them.
+    template. `outlined`: labels of the atlas with a line around them. `scaled`: groups whose maps set the colours, the
+    first of them the brightest; else all.
     """
     chosen = [(one.group, one.method) for one in maps]
     if not chosen or len(set(chosen)) < len(chosen):
@@ -324,6 +342,10 @@ def viewer_component(
     data = {
         "start": start.tolist(),
         "outlined": [int(number) for number in outlined],
+        "scaled": list(scaled) or [one.group for one in maps],
+        "percents": PERCENTS,
+        "window": PERSON_PERCENTILES,
+        "fwhm": SMOOTHED_MM,
         "maps": [_payload(space, one) for one in maps],
         "brains": {
             group: packed(brain_codes(block_mean(brain, space.side)), zlib.Z_RLE) for group, brain in brains.items()
@@ -333,6 +355,8 @@ def viewer_component(
         "components/viewer.html.j2",
         title=title,
         caption=" ".join(filter(None, [caption, _exactness(space)])),
+        threshold=PERSON_PERCENTILES[0],
+        fwhm=f"{SMOOTHED_MM:g}",
         groups={one.group: one.group_title for one in maps},
         methods={one.method: one.method_title for one in maps},
         pairs=[f"{one.group_title}, {one.method_title}" for one in maps],
@@ -359,8 +383,7 @@ def _payload(space: ViewingSpace, one: ViewerMap) -> dict[str, Any]:
     coded = Coded.of(block_mean(values, space.side))
     return {
         "group": one.group, "method": one.method, "title": f"{one.group_title}, {one.method_title}", "unit": one.unit,
-        "low": one.scale.low, "high": one.scale.high, "signed": one.scale.signed, "top": coded.top,
-        "data": packed(coded.codes, zlib.Z_RLE),
+        "levels": one.levels, "top": coded.top, "data": packed(coded.codes, zlib.Z_RLE),
     }  # fmt: skip
 
 
@@ -368,7 +391,9 @@ def _exactness(space: ViewingSpace) -> str:
     """What the numbers under the cursor are."""
     size = number(space.grid.voxel_sizes_mm[0])
     blocks = f", each the mean of {space.side}×{space.side}×{space.side} voxels of the file" if space.side > 1 else ""
+    low, high = PERSON_PERCENTILES
     return (
-        f"Voxels of {size} mm{blocks}, in {2 * LEVELS + 1} levels; ± is the largest rounding error of the value shown. "
-        f"Coordinates are those of the template ({axes_of(space.template.name)}, RAS+)."
+        f"Colours run from the {low:g}th to the {high:g}th percentile of absolute values in the brain, of the "
+        f"first map of a method for all its maps; {LOWER}. Voxels of {size} mm{blocks}, rounded to "
+        f"{2 * LEVELS + 1} levels. Coordinates are those of the template ({axes_of(space.template.name)}, RAS+)."
     )

@@ -378,6 +378,8 @@ def test_a_region_page_shows_its_region_outlined_with_values_of_the_file(visit, 
       for (let at = 0; at < data.length; at += 4) n += data[at] > 250 && data[at + 1] > 250 && data[at + 2] > 250;
       return n;
     }"""
+    assert not page.is_visible(".viewer [name=method]")  # there is one
+    page.click(".viewer .more summary")
     axial = page.locator(".viewer canvas[data-plane=axial]")
     lined = axial.evaluate(white)
     page.uncheck(".viewer [name=outline]")

@@ -17,6 +17,8 @@ from run_factory import RESOLUTION
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import template_grid
 from heatlas.pipeline.run.tables import read_table
+from heatlas.reports.figures.slices import SMOOTHED_MM
+from heatlas.reports.viewer.component import LEVELS, brain_codes, smoothed_within, viewing_space
 from heatlas.reports.words.numbers import number, p_cell
 
 pytestmark = pytest.mark.ci
@@ -44,17 +46,20 @@ BRIGHT = """(canvas) => {
 def opened(made, visit_once):
     page = visit_once(made.page)
     page.wait_for_selector(".viewer[data-ready]")
+    page.click(".viewer .more summary")
     return page
 
 
 @pytest.fixture
 def page(opened):
-    """The page as it is when opened."""
+    """The whole map as it is, with all controls unfolded."""
     switch(opened, "AD", "lrpB000")
     opened.set_checked(".viewer [name=mirrored]", False)
+    opened.set_checked(".viewer [name=smooth]", False)
     slide(opened, "threshold", 0)
     slide(opened, "opacity", 90)
     go_to(opened, (-26, -20, -16))
+    opened.evaluate("() => scrollTo(0, 0)")  # the controls below the slices were scrolled to
     return opened
 
 
@@ -193,12 +198,11 @@ def slide(page, name, value):
 def test_threshold_and_opacity_hide_and_fade_the_map(page):
     slide(page, "threshold", 0)
     everything = coloured_pixels(page)
+    assert page.inner_text(".viewer output.threshold").startswith("all voxels")
     slide(page, "threshold", 60)
     some = coloured_pixels(page)
     assert everything > some > 0
-    scale = page.inner_text(".viewer .high").removeprefix("≥ ")
-    shown = float(page.inner_text(".viewer output.threshold"))
-    assert shown == pytest.approx(0.36 * float(scale), rel=5e-3)  # (60 %)² of where colours saturate, three digits
+    assert page.inner_text(".viewer output.threshold").startswith("top 40 % of voxels, from ")
     slide(page, "opacity", 0)
     assert coloured_pixels(page) < everything / 50
     assert page.inner_text(".viewer output.opacity") == "0 %"
@@ -207,7 +211,7 @@ def test_threshold_and_opacity_hide_and_fade_the_map(page):
 def test_sliders_work_by_keys_alone(page):
     page.focus(".viewer [name=threshold]")
     page.keyboard.press("ArrowRight")
-    assert page.input_value(".viewer [name=threshold]") == "1"
+    assert page.input_value(".viewer [name=threshold]") == "0.5"
 
 
 def test_method_and_group_switch_the_map(page, made):
@@ -264,8 +268,32 @@ def wheel(page, plane, turns, ctrl=False):
     )
 
 
+def test_the_wheel_scrolls_the_page_until_a_slice_was_clicked(page):
+    page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
+    box = page.locator(".viewer canvas[data-plane=axial]").bounding_box()
+    start = readout(page)[2]
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    pointed = readout(page)[2]
+    page.mouse.wheel(0, 120)
+    page.wait_for_function("() => scrollY > 0")
+    page.evaluate("() => scrollTo(0, 0)")
+    page.wait_for_function("() => scrollY === 0")
+    page.mouse.move(1, 1)
+    assert readout(page)[2] == start
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.wheel(0, 120)
+    page.wait_for_function(
+        "(z) => document.querySelector('.viewer .readout').dataset.voxel.endsWith(` ${z}`)", arg=pointed[2] - 1
+    )
+    assert page.evaluate("scrollY") == 0
+
+
 def test_the_wheel_moves_by_one_slice(page):
+    page.evaluate("() => document.activeElement.blur()")
     _, _, (x, y, z) = readout(page)
+    wheel(page, "axial", -1)
+    assert readout(page)[2] == (x, y, z)  # the page scrolls
+    page.focus(".viewer canvas[data-plane=axial]")
     wheel(page, "axial", -1)
     assert readout(page)[2] == (x, y, z + 1)
     wheel(page, "coronal", 1)
@@ -417,6 +445,55 @@ def test_slices_have_their_size_in_the_markup(made):
     for plane, (wide, tall) in {"sagittal": (y, z), "coronal": (x, z), "axial": (x, y)}.items():
         found = re.search(rf'<canvas data-plane="{plane}" width="(\d+)" height="(\d+)"', html)
         assert int(found[1]) * tall == int(found[2]) * wide > 0
+
+
+def test_slices_and_the_first_controls_fit_the_first_screen(made, visit_once):
+    page = visit_once(made.page, 1400)
+    page.wait_for_selector(".viewer[data-ready]")
+    for part in ("[name=group]", "[name=method]", "[name=region]", "[name=threshold]", "[name=smooth]", ".keys"):
+        assert page.is_visible(f".viewer {part}"), part
+    assert not page.is_visible(".viewer [name=opacity]")
+    parts = page.locator(".viewer canvas[data-plane], .viewer .controls:visible, .viewer .keys")
+    assert parts.evaluate_all("all => Math.max(...all.map(one => one.getBoundingClientRect().bottom))") <= 900
+    assert "Page Up" in page.inner_text(".viewer .keys")
+    assert page.is_checked(".viewer [name=smooth]")
+    assert page.inner_text(".viewer output.threshold").startswith("top 10 % of voxels, from ")
+
+
+def test_the_browser_smooths_as_scipy_does(page):
+    rng = np.random.default_rng(7)
+    shape, sides = (9, 12, 7), (2.0, 3.0, 2.5)
+    values, inside = rng.normal(size=shape).astype(np.float32), rng.random(shape) < 0.7
+    found = page.evaluate(
+        "([values, mask, ...others]) => "
+        "[...heatlas.smoothed(Float32Array.from(values), Uint8Array.from(mask), ...others)]",
+        [values.ravel(order="F").tolist(), inside.astype(int).ravel(order="F").tolist(), shape, sides, SMOOTHED_MM],
+    )
+    expected = smoothed_within(values, inside, sides)
+    np.testing.assert_allclose(np.reshape(found, shape, order="F"), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_the_top_tenth_of_the_brain_is_drawn_and_numbers_are_those_of_the_file(page, made, smooth):
+    values, space = nib.load(made.lopsided).get_fdata(), viewing_space(RESOLUTION, "neuromorphometrics-cat12")
+    inside = brain_codes(space.template.t1w) > 0
+    page.set_checked(".viewer [name=smooth]", smooth)
+    slide(page, "threshold", 90)
+    drawn = smoothed_within(values, inside, space.grid.voxel_sizes_mm) if smooth else values
+    least, top = np.percentile(np.abs(drawn[inside]), 90), np.abs(drawn).max()
+    assert float(page.get_attribute(".viewer", "data-threshold")) == pytest.approx(
+        least, abs=2 * np.sqrt(least * top) / LEVELS
+    )  # a level or two
+    place = np.argwhere(inside & (values != 0))[1000]
+    go_to(page, template_grid(RESOLUTION).to_world(place))
+    value, error, _ = readout(page)
+    assert abs(value - values[tuple(place)]) <= error * (1 + 1e-9)
+    said = page.inner_text(".viewer .value").partition(", smoothed ")
+    assert bool(said[1]) is smooth
+    assert number(value) in said[0]
+    if smooth:
+        shown = float(said[2].replace("−", "-"))
+        assert shown == pytest.approx(drawn[tuple(place)], abs=2 * np.sqrt(abs(shown) * top) / LEVELS + 1e-3 * top)
 
 
 def test_the_readout_stays_in_sight_on_a_phone(made, visit_once):
@@ -648,7 +725,7 @@ def test_without_scripts_it_is_a_plain_table(made, visit, table):
     cells = page.locator(".explorer tbody tr td:first-child").all_inner_texts()
     assert cells == wanted(table).sort_values("mean_share", ascending=False, kind="stable")["name"].tolist()
     assert not page.locator(".explorer .controls").is_visible()
-    assert not page.locator(".viewer .controls").is_visible()
+    assert not page.locator(".viewer .controls:visible, .viewer .keys:visible, .viewer .more:visible").count()
 
 
 def test_what_grows_with_the_prediction_comes_last_and_says_so(explorer_page):

@@ -252,6 +252,9 @@ def test_notes_stand_once_below_the_table_and_cells_have_their_number():
     table = page_table(frame, (numeric("x", "X"), Column("note", "Note", footnote)), "Caption.")
     assert table.notes == ("long", "other")
     assert [row[1].text for row in table.rows] == ["1", "", "2", "1"]
+    longer = page_table(frame.assign(note=["long", None, "long; twice", "long; other"]), table.columns, "Caption.")
+    assert longer.notes == ("long", "twice", "other")
+    assert [row[1].text for row in longer.rows] == ["1", "", "1, 2", "1, 3"]
     silent = page_table(frame.assign(note=None), table.columns, "Caption.")
     assert [column.key for column in silent.columns] == ["x"]
     assert silent.notes == ()

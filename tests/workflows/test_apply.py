@@ -122,7 +122,13 @@ def test_the_report_says_why_there_is_no_performance_and_shows_the_person(one) -
     assert "against the norms of CN of the run" in page
     assert "own brain in template space" in page
     sections = {section["id"] for section in json.loads((one.root / "report.json").read_text())["sections"]}
-    assert "applied" in sections
+    assert {"scan", "applied"} <= sections
+    first = one.report.read_text()
+    assert (one.figures / "first_scan.png").is_file()
+    assert first.index("figures/first_scan.png") < first.index('id="applied"')
+    assert "What the networks say of scan.nii.gz" in first
+    for heading in ("Session id", "Probability sd", "N networks"):
+        assert heading not in first
     assert not sections & {"performance", "ranking", "training", "in-short"}
 
 

@@ -63,6 +63,7 @@ async function startExplorer(root) {
     field.beta.replaceChildren(...betas.map((beta) => new Option(beta, beta)));
     if (betas.map(String).includes(before)) field.beta.value = before;
     field.beta.disabled = betas.length === 0;
+    field.beta.parentElement.hidden = betas.length < 2;
   }
 
   // p of densities follows how sure the network is: it stands in the table, but neither colours nor selects regions.

@@ -1,15 +1,16 @@
 "use strict";
 // Three planes through one relevance map, or through two with one crosshair: by mouse, wheel, touch, keys or millimetres;
-// zoom; window and threshold; opacity.
+// smoothed or as it is; zoom; window and threshold; opacity. The wheel turns the page until a slice has been clicked.
 for (const root of document.querySelectorAll(".viewer")) startViewer(root);
 
 async function startViewer(root) {
   const {
-    AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, outlineSlice, unpacked, voxelAt,
+    AXES, GREYS, PLANES, atlas, colour, drawSlice, index, json, millimetres, number, outlineSlice, smoothed, unpacked,
+    voxelAt,
   } = window.heatlas;
   const LEVELS = 127;
   const find = (selector) => root.querySelector(selector);
-  const { maps, brains, start, outlined } = json(find("script"));
+  const { maps, brains, start, outlined, scaled, percents, window: ends, fwhm } = json(find("script"));
   const space = await atlas();
   const { shape, regions } = space;
   const choose = { group: find("[name=group]"), method: find("[name=method]"), region: find("[name=region]"), second: find("[name=second]"),
@@ -18,6 +19,7 @@ async function startViewer(root) {
   const slide = { threshold: find("[name=threshold]"), opacity: find("[name=opacity]") };
   const mirror = find("[name=mirrored]");
   const outline = find("[name=outline]");
+  const smooth = find("[name=smooth]");
   const MOST = 8; // times larger than the whole slice
   const NOTCH = 50; // pixels of a wheel per slice: half a notch of a mouse, and a little way on a touchpad
   // A row of three planes: the map that is chosen, and beside it a second one.
@@ -26,33 +28,90 @@ async function startViewer(root) {
   let map, cross, focus;
   let zoom = 1;
 
-  // Codes of a map as unsigned bytes, and the brain under it, unpacked when it is first looked at.
-  async function load(chosen) {
-    chosen.codes ??= new Uint8Array(await unpacked(chosen.data));
-    const own = brains[chosen.group];
-    chosen.brain ??= own ? new Uint8Array(await unpacked(own)) : space.brain;
+  // Codes of a map as unsigned bytes, and the brain under it, unpacked when they are first looked at.
+  async function unpack(one) {
+    one.codes ??= new Uint8Array(await unpacked(one.data));
+    const own = brains[one.group];
+    one.brain ??= own ? new Uint8Array(await unpacked(own)) : space.brain;
   }
+
+  // Maps of one method that set its colours: those of the classes, if there are any.
+  const peersOf = (one) => {
+    const found = maps.filter(({ group, method }) => method === one.method && scaled.includes(group));
+    return found.length ? found : [one];
+  };
+  const load = (chosen) => Promise.all([...new Set([chosen, ...peersOf(chosen)])].map(unpack));
 
   const share = (code) => Math.sign(code) * (code / LEVELS) ** 2;
   const signed = (byte) => (byte << 24) >> 24;
-  const valueOf = (code, of = map) => of.top * share(code);
-  const errorOf = (code, of = map) => (of.top * (Math.abs(code) + 0.25)) / LEVELS ** 2;
-  // Maps of one method share the window that is chosen; another method has other units, and keeps its own.
-  const scaleOf = (of) => (of.method === map.method ? { low: Number(limit.low.value), high: Number(limit.high.value) } : of);
-  const threshold = (of = map) => of.high * (slide.threshold.value / 100) ** 2;
-  const tableOf = (value) => space.colours[value < 0 ? "cool" : choose.colours.value];
+  const valueOf = (code, { top }) => top * share(code);
+  const errorOf = (code, { top }) => (top * (Math.abs(code) + 0.25)) / LEVELS ** 2;
 
-  function strengthOf(of, value) {
-    const { low, high } = scaleOf(of);
-    return (Math.abs(value) - low) / (high - low || 1);
+  // What is drawn of a map, coded like it: the map itself, or smoothed, which is done once.
+  function seen(one) {
+    const kind = smooth.checked ? "smooth" : "plain";
+    if (!one[kind]) {
+      const drawn = smooth.checked ? smoothedCodes(one) : { codes: one.codes, top: one.top };
+      one[kind] = { ...drawn, ...spread(drawn, one.brain) };
+      if (one.levels) one[kind].levels = one.levels[kind]; // of the whole brain, where the page has a part of it
+    }
+    return one[kind];
   }
 
-  function paletteOf(of) {
-    const [low, alpha] = [threshold(of), Math.round(2.55 * slide.opacity.value)];
+  function smoothedCodes(one) {
+    const values = Float32Array.from({ length: 256 }, (_, byte) => valueOf(signed(byte), one));
+    const found = smoothed(new Float32Array(one.codes).map((byte) => values[byte]), one.brain, shape, space.voxel, fwhm);
+    const top = found.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+    const code = (value) => Math.sign(value) * Math.round(LEVELS * Math.sqrt(Math.abs(value) / (top || 1)));
+    return { codes: new Uint8Array(found.map(code)), top };
+  }
+
+  // Percentiles of the absolute values inside the brain, and the share of the map that is below 0.
+  function spread({ codes, top }, brain) {
+    const counts = new Array(257).fill(0);
+    codes.forEach((byte, at) => { if (brain[at]) counts[byte] += 1; });
+    const sizes = Array.from({ length: LEVELS + 1 }, (_, code) => counts[code] + (code ? counts[256 - code] : 0));
+    const sum = (of) => sizes.reduce((total, _, code) => total + of[code] * share(code), 0);
+    const negative = sum(sizes.map((_, code) => counts[256 - code])) / (sum(sizes) || 1);
+    return { levels: percents.map((percent) => top * rootAt(sizes, percent) ** 2), negative };
+  }
+
+  // Below which share of the largest root the roots of some per cent of the voxels are; `sizes`: voxels of each code.
+  function rootAt(sizes, percent) {
+    let left = (percent / 100) * sizes.reduce((sum, n) => sum + n, 0);
+    const code = sizes.findIndex((n) => (left -= n) <= 0);
+    return Math.min(Math.max(code + 0.5 + left / (sizes[code] || 1), 0), LEVELS) / LEVELS;
+  }
+
+  // The absolute value below which some per cent of the brain's voxels lie.
+  function level({ levels }, percent) {
+    const at = Math.max(percents.findIndex((one) => one >= percent), 1);
+    const part = (percent - percents[at - 1]) / (percents[at] - percents[at - 1]);
+    return (1 - part) * levels[at - 1] + part * levels[at];
+  }
+
+  function ownScale(one) {
+    const peers = peersOf(one).map(seen);
+    const low = Math.min(...peers.map((peer) => level(peer, ends[0])));
+    return { low, high: level(peers[0], ends[1]), signed: peers.some(({ negative }) => negative > 0.01) };
+  }
+
+  // Maps of one method share the window that is chosen; another method has other units, and keeps its own.
+  function scaleOf(one) {
+    const chosen = one.method === map.method ? { low: Number(limit.low.value), high: Number(limit.high.value) } : {};
+    return { ...ownScale(one), ...chosen };
+  }
+
+  const threshold = (one = map) => level(seen(one), Number(slide.threshold.value));
+  const tableOf = (value) => space.colours[value < 0 ? "cool" : choose.colours.value];
+  const strengthIn = ({ low, high }, value) => (Math.abs(value) - low) / (high - low || 1);
+
+  function paletteOf(one) {
+    const [scale, low, alpha] = [scaleOf(one), threshold(one), Math.round(2.55 * slide.opacity.value)];
     return Uint32Array.from({ length: 256 }, (_, byte) => {
-      const value = valueOf(signed(byte), of);
+      const value = valueOf(signed(byte), seen(one));
       if (value === 0 || Math.abs(value) < low) return 0;
-      return colour(tableOf(value), strengthOf(of, value), alpha);
+      return colour(tableOf(value), strengthIn(scale, value), alpha);
     });
   }
 
@@ -78,7 +137,7 @@ async function startViewer(root) {
       context.fillRect(0, 0, width, height);
       context.setTransform(zoom, 0, 0, zoom, -left * zoom * width, -top * zoom * height);
       drawSlice(context, brain, shape, name, cross[through], GREYS, { smooth: true, mirrored });
-      drawSlice(context, shown.codes, shape, name, cross[through], palette, { mirrored });
+      drawSlice(context, seen(shown).codes, shape, name, cross[through], palette, { smooth: smooth.checked, mirrored });
       if (outline.checked) outlineSlice(context, space.labels, lined(), shape, name, cross[through], mirrored, 2 / zoom);
       context.setTransform(1, 0, 0, 1, 0, 0);
       const place = placeOf(cross, { across, up });
@@ -121,43 +180,60 @@ async function startViewer(root) {
     draw();
   }
 
+  // A value of the file; with its rounding error where that is more than a tenth of it, and with what is drawn of it.
+  function said(one, at) {
+    const code = signed(one.codes[at]);
+    const [value, error] = [valueOf(code, one), errorOf(code, one)];
+    const about = code && error > Math.abs(value) / 10 ? ` ± ${number(error, 1)}` : "";
+    const drawn = smooth.checked ? `, smoothed ${number(valueOf(signed(seen(one).codes[at]), seen(one)))}` : "";
+    return { value, error, text: `${number(value)}${about} ${one.unit}${drawn}` };
+  }
+
   function tell(voxel) {
     const at = index(shape, voxel);
-    const code = signed(main.map.codes[at]);
     const region = regions[space.labels[at] - 1];
     const mm = millimetres(space, voxel).map((value) => number(value)).join(", ");
     const readout = find(".readout");
-    readout.dataset.value = valueOf(code);
-    readout.dataset.error = errorOf(code);
-    readout.dataset.voxel = voxel.join(" ");
+    const { value, error, text } = said(main.map, at);
+    Object.assign(readout.dataset, { value, error, voxel: voxel.join(" ") });
     find(".where").textContent = region ? region.name : main.brain[at] ? "outside the atlas" : "outside the brain";
-    find(".value").textContent = `${number(valueOf(code))} ± ${number(errorOf(code), 1)} ${map.unit}`;
+    find(".value").textContent = text;
     find(".at").textContent = `at x, y, z = ${mm} mm`;
-    const other = beside.map;
-    const also = other ? signed(other.codes[at]) : 0;
-    if (other) readout.dataset.second = valueOf(also, other);
+    const also = beside.map && said(beside.map, at);
+    if (also) readout.dataset.second = also.value;
     else delete readout.dataset.second;
-    find(".also").textContent = other
-      ? `· second map: ${number(valueOf(also, other))} ± ${number(errorOf(also, other), 1)} ${other.unit}` : "";
+    find(".also").textContent = also ? `· second map: ${also.text}` : "";
   }
 
   function bar() {
     const context = find(".bar canvas").getContext("2d");
     const { width, height } = context.canvas;
-    const { high } = scaleOf(map);
+    const [scale, least] = [scaleOf(map), threshold()];
     const opaque = (packed) => `rgb(${packed & 255} ${(packed >> 8) & 255} ${(packed >> 16) & 255})`;
     for (let x = 0; x < width; x++) {
       const part = x / (width - 1);
-      const value = high * (map.signed ? 2 * part - 1 : part);
-      context.fillStyle = Math.abs(value) < threshold() ? "#0b0f14" : opaque(colour(tableOf(value), strengthOf(map, value)));
+      const value = scale.high * (scale.signed ? 2 * part - 1 : part);
+      context.fillStyle = Math.abs(value) < least ? "#0b0f14" : opaque(colour(tableOf(value), strengthIn(scale, value)));
       context.fillRect(x, 0, 1, height);
     }
-    find(".low").textContent = map.signed ? `≤ ${number(-high)}` : "0";
-    find(".middle").textContent = map.signed ? "0" : "";
-    find(".high").textContent = `≥ ${number(high)}`;
-    find(".unit").textContent = map.unit;
-    find(".threshold").textContent = number(threshold());
+    find(".low").textContent = scale.signed ? `≤ ${number(-scale.high)}` : "0";
+    find(".middle").textContent = scale.signed ? "0" : "";
+    find(".high").textContent = `≥ ${number(scale.high)}`;
+    find(".unit").textContent = `${map.unit}${smooth.checked ? `, smoothed ${fwhm} mm` : ""}`;
+    find(".threshold").textContent = `${strongestShare()}, from ${number(least, 2)}`;
+    root.dataset.threshold = least;
     find(".opacity").textContent = `${slide.opacity.value} %`;
+  }
+
+  function strongestShare() {
+    const hidden = Number(slide.threshold.value);
+    return hidden ? `top ${number(100 - hidden)} % of voxels` : "all voxels";
+  }
+
+  // The window of the method, for maps as they are drawn.
+  function rescale() {
+    const { low, high } = ownScale(map);
+    [limit.low.value, limit.high.value] = [low, high].map((value) => Number(value.toPrecision(3)));
   }
 
   function recolour() {
@@ -193,11 +269,9 @@ async function startViewer(root) {
     const chosen = maps.find((m) => m.group === group && m.method === method);
     await load(chosen);
     if (group !== choose.group.value || method !== choose.method.value) return; // another one was chosen meanwhile
-    if (chosen.method !== map?.method || chosen.high !== map?.high) {
-      slide.threshold.value = chosen.high > 0 ? Math.round(100 * Math.sqrt(chosen.low / chosen.high)) : 0;
-      [limit.low.value, limit.high.value] = [chosen.low, chosen.high].map((value) => Number(value.toPrecision(3)));
-    }
+    const another = chosen.method !== map?.method;
     [map, main.map, main.brain] = [chosen, chosen, chosen.brain];
+    if (another) rescale();
     for (const option of choose.second?.options ?? []) option.disabled = option.value === String(maps.indexOf(chosen));
     find(".title").textContent = map.title;
     cross ??= regions.find((region) => region.number === outlined[0])?.at ?? start;
@@ -248,7 +322,7 @@ async function startViewer(root) {
     const below = (tall + band) * rows.length;
     context.drawImage(find(".bar canvas"), line / 2, below + line / 2, sheet.width / 3, line / 2);
     write(["low", "middle", "high", "unit"].map((part) => find(`.${part}`).textContent).filter(Boolean).join("   "), below + line);
-    write(`${find(".at").textContent}. Shown from ${number(threshold())}. ${find(".convention").textContent}`, below + line + band);
+    write(`${find(".at").textContent}. Shown: ${find(".threshold").textContent}. ${find(".convention").textContent}`, below + line + band);
     sheet.toBlob((blob) => {
       const link = document.createElement("a");
       link.href = URL.createObjectURL(blob);
@@ -260,8 +334,9 @@ async function startViewer(root) {
 
   function strongest() {
     let best = 0;
-    map.codes.forEach((byte, at) => {
-      if (Math.abs(signed(byte)) > Math.abs(signed(map.codes[best]))) best = at;
+    const { codes } = seen(map);
+    codes.forEach((byte, at) => {
+      if (Math.abs(signed(byte)) > Math.abs(signed(codes[best]))) best = at;
     });
     const row = Math.floor(best / shape[0]);
     return [best % shape[0], row % shape[1], Math.floor(row / shape[1])];
@@ -285,8 +360,10 @@ async function startViewer(root) {
     };
     let turned = 0;
     canvas.addEventListener("wheel", (event) => {
+      const clicked = panes.some((pane) => pane.canvases.includes(document.activeElement));
+      if (!clicked && !event.ctrlKey && !event.shiftKey) return; // the page scrolls
       event.preventDefault();
-      turned += event.deltaY * (event.deltaMode ? NOTCH : 1); // lines or pixels
+      turned += (event.deltaY || event.deltaX) * (event.deltaMode ? NOTCH : 1); // lines or pixels; with Shift sideways
       if (event.ctrlKey) { // a pinch on a touchpad
         zoomTo(zoom * Math.exp(-turned / 200));
         turned = 0;
@@ -352,6 +429,11 @@ async function startViewer(root) {
   for (const field of [choose.colours, ...Object.values(limit)]) field.addEventListener("change", recolour);
   choose.second?.addEventListener("change", showBeside);
   outline.addEventListener("change", draw);
+  smooth.addEventListener("change", () => {
+    rescale();
+    recolour();
+    tell(cross);
+  });
   find("[name=closer]").addEventListener("click", () => zoomTo(zoom * 1.5));
   find("[name=farther]").addEventListener("click", () => zoomTo(zoom / 1.5));
   find("[name=save]").addEventListener("click", save);
@@ -360,6 +442,7 @@ async function startViewer(root) {
     draw();
   });
   find("[name=strongest]").addEventListener("click", () => move(strongest()));
-  find(".controls").hidden = false;
+  for (const select of [choose.group, choose.method]) select.parentElement.hidden = select.options.length === 1;
+  for (const part of root.querySelectorAll(".controls, .keys, .more")) part.hidden = false;
   await show();
 }
