@@ -317,7 +317,7 @@ def in_two(text: str) -> tuple[str, str]:
     ('No region differs (p = 0.4; cf. table).', 'By ranks, one does. It is small.')
     """
     first, *rest = re.split(r"(?<=[.?!]) (?=[A-Z])", text.strip(), maxsplit=1)
-    return first, *(rest or [""])
+    return first, "".join(rest)
 
 
 def _version() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from heatlas.reports.questions.comparisons import scaled_by_probability
@@ -128,7 +129,7 @@ def _sentence(run: RunRecord, scan: str, account: pd.Series, regions: ScanRegion
     places = {group: place_of(run, run.leading_map, group) for group in regions.headline}
     where += [WORDS.say("leader", group=group, place=place.bracket if place else "", part=parts[group])
               for group, place in places.items()]  # fmt: skip
-    drawn = account.get("sampling_error")
+    drawn = account.get("sampling_error", np.nan)
     return WORDS.say(
         "sentence",
         scan=scan,

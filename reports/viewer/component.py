@@ -143,7 +143,8 @@ def smoothed_within(values: NDArray[Any], inside: NDArray[np.bool_], voxel_mm: S
         scipy.ndimage.gaussian_filter(volume.astype(np.float64), sigmas, mode="constant")
         for volume in (values * inside, inside)
     )
-    return np.divide(above, below, out=np.zeros_like(above), where=inside)
+    smooth: NDArray[np.float64] = np.divide(above, below, out=np.zeros_like(above), where=inside)
+    return smooth
 
 
 def levels_of(values: NDArray[Any], inside: NDArray[np.bool_], voxel_mm: Sequence[float]) -> Mapping[str, list[float]]:

@@ -249,8 +249,8 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
                 )
             single = [value for value in held if held[value] == 1]
             hidden = {*single} if len(single) > 5 else set()  # such a column is no class, and may name people
-            shown = [f"{value} ({counted(held[value], 'scan')})" for value in sorted({*held} - hidden)]
-            existing = listed([*shown, *[f"{len(hidden)} values of one scan each"] * bool(hidden)], 20)
+            classes = [f"{value} ({counted(held[value], 'scan')})" for value in sorted({*held} - hidden)]
+            existing = listed([*classes, *[f"{len(hidden)} values of one scan each"] * bool(hidden)], 20)
             raise BadInputError(
                 f"cohort.{settings[wanted]} = '{wanted}': column '{column}' has no such value. It has {existing}."
                 f"{did_you_mean(_contrast_meant(matched, config.labels, column))}"
