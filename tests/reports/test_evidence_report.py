@@ -295,8 +295,8 @@ def test_a_large_part_against_the_class_is_named_and_the_parts_add_up(record):
     (sentence,) = evidence_sentences(changed, visits)
     first, second, third = (f"{group[:1].lower()}{group[1:]}" for group in groups.iloc[:3])
     assert f"For AD: {first} +4.91 and {third} +0.35; against AD: {second} −0.90; " in sentence
-    total = float(re.search(r"difference of ([+−][\d.]+)", sentence)[1].replace("−", "-"))
-    after = sentence.split(f"{total:+.2f}.", 1)[1].split(", of which")[0]
+    total = float(re.search(r"difference of ([+−]\d+\.\d\d)", sentence)[1].replace("−", "-"))
+    after = sentence.split("difference of", 1)[1].split(". ", 1)[1].split(", of which")[0]
     parts = [float(part.replace("−", "-")) for part in re.findall(r"[+−]\d+\.\d\d", after)]
     assert sum(parts) == pytest.approx(total, abs=1e-9)
 
