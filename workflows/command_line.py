@@ -160,7 +160,8 @@ def read_command(words: Sequence[str] | None = None) -> Command:
         parser.print_help(sys.stderr)
         parser.exit(EXIT_USAGE)
     arguments, further = parser.parse_known_args(words)
-    given, record = vars(arguments), arguments.record
+    given = vars(arguments)
+    record: type[Command] = given["record"]
     if further:
         options = [f"--{one.name.replace('_', '-')}" for one in options_of(record) if not is_place(one)]
         meant = did_you_mean(nearest(further[0].partition("=")[0], options))
