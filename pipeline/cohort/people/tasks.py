@@ -228,10 +228,10 @@ def with_labels(candidates: Sequence[Candidate], config: CohortConfig) -> list[C
         there = sorted(filled.union(*(candidate.columns for candidate in matched)))
         meant = "" if task.is_number else _contrast_meant(matched, config.labels, column)
         meant = meant or nearest(column, there) or ""
-        shown = listed(there, 8 if meant else 40)
+        filled_columns = listed(there, 8 if meant else 40)
         raise BadInputError(
             f"cohort.{'target' if task.is_number else 'contrast_column'} = '{column}': no scan has a value in such a "
-            f"column.{did_you_mean(meant)} With values: {shown}. Choose with "
+            f"column.{did_you_mean(meant)} With values: {filled_columns}. Choose with "
             f"{'--target COLUMN' if task.is_number else '--contrast COLUMN=CLASS,CLASS'}."
         )
     if task.is_number:
