@@ -24,7 +24,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.reports.figures.gallery import NIGHT, font, write
-from heatlas.reports.figures.slices import BrainImage, Cut, PanelGrid, Pixels, grey_panel, slice_name, with_outlines
+from heatlas.reports.figures.slices import BrainImage, Cut, PanelGrid, Pixels, grey_panel, slice_name, with_contours
 from heatlas.reports.words.numbers import fixed, is_missing
 
 CUTS: tuple[tuple[Cut, ...], ...] = (
@@ -72,7 +72,7 @@ def _panel(scan: BrainImage, bright: float, template: Template, cut: Cut) -> Pix
     edge = WHITE_MATTER_SHARE * float(np.percentile(template.t1w[template.brain_mask], 99))
     for values, level, colour in ((template.t1w, edge, WHITE_COLOUR), (template.brain_mask, 0.5, MASK_COLOUR)):
         body = plan.sample(BrainImage(values.astype(np.float32), template.grid.affine)) > level
-        picture = with_outlines(picture, body, colour)
+        picture = with_contours(picture, body, colour)
     sheet = Image.fromarray(picture)
     write(sheet, (3, PIXELS - 16), slice_name(cut))
     if cut[0] != "sagittal":
