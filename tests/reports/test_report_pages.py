@@ -22,7 +22,6 @@ from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_json, write_table
 from heatlas.pipeline.statistics.normative.w_scores import CONTROLS_OF_A_FOLD, ControlGroup
-from heatlas.reports.figures.slices import BrainImage, view_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import participant_file, region_files
 from heatlas.reports.page.build import build_report, report_inputs, written_files
@@ -246,8 +245,7 @@ def test_a_viewer_of_a_scan_carries_the_cautions_of_its_maps(tmp_path):
     files = record.layout.scan("sub-AD000", "ses-M000", record.resolution_mm)
     values = read_map(files.relevance_map("lrpB000"), space.source)
     brain = np.ones(space.source.shape, np.float32)
-    views = {"lrpB000": view_of(BrainImage(values, space.source.affine), (), None)}
-    page = scan_page(files, brain, {"lrpB000": values}, views, {"lrpB000": "relevance"}, space, said)
+    page = scan_page(files, brain, {"lrpB000": values}, {"lrpB000": "relevance"}, space, said)
     for one in said:
         assert one.title in page
         assert escape(one.text) in page
