@@ -40,8 +40,6 @@ MAP_CUTS: tuple[Cut, ...] = (
 )  # fmt: skip
 """All slices that any figure of maps needs."""
 
-GROUP_PERCENTILES = (50.0, 99.5)
-"""Colour scale of viewers of group maps: set on the mean map of the positive class (founding study)."""
 PERSON_PERCENTILES = (90.0, 99.5)
 """Colour scale of pictures: the strongest tenth is drawn. Those of a group are set on the mean map of the positive
 class, those of a person on the scan's own map, so that each shows where, not how much."""
@@ -135,13 +133,12 @@ def view_of(image: BrainImage, cuts: Sequence[Cut], brain: np.ndarray | None) ->
     values = image.values
     inside = brain if brain is not None and brain.shape == values.shape else values != 0
     magnitude = np.abs(values[inside]) if inside.any() else np.zeros(1)
-    levels = sorted({*GROUP_PERCENTILES, *PERSON_PERCENTILES})
     total = float(magnitude.sum(dtype=np.float64))
     negative = float(-values[values < 0].sum(dtype=np.float64))
     return MapView(
         {cut: image.slice(*cut) for cut in cuts},
         image.affine,
-        dict(zip(levels, np.percentile(magnitude, levels).tolist(), strict=True)),
+        dict(zip(PERSON_PERCENTILES, np.percentile(magnitude, PERSON_PERCENTILES).tolist(), strict=True)),
         negative / total if total > 0 else 0.0,
     )
 
