@@ -41,10 +41,10 @@ class Shot(NamedTuple):
 
 PICTURES = {
     "report_summary.png": Shot("report.html"),
-    "report_surface.png": Shot("report.html", "#brain figure"),
+    "report_difference.png": Shot("report.html", "#brain figure"),
     "report_ranking.png": Shot("report.html", "#ranking figure"),
-    "report_viewer.png": Shot("report-maps.html", "#viewer"),
-    "report_explorer.png": Shot("report-regions.html", "#explorer"),
+    "report_viewer.png": Shot("report-maps.html", "figure.viewer"),
+    "report_explorer.png": Shot("report-regions.html", ".explorer", 1700),
     "report_participant.png": Shot(f"{PERSON}.html"),
     "patients_maps.png": Shot("patients/report.html", "#brain figure"),
     "patients_cards.png": Shot("patients/report.html", ".answers"),
