@@ -44,7 +44,7 @@ import torch
 from harness import added, arguments_of, kept_rows, line, table, write_tables
 from patients_halves import CHOICES, EVERYONE, FOURS, PRESET, Floats, Half, Study
 
-TITLE = "Chosen in one half, judged in the other"
+TITLE, SEARCH = "Other ways past ridge", Path("benchmarks", "patients_search.md")  # beside the page
 ANCHOR = "chosen-in-one-half-judged-in-the-other"
 RIDGE, CHOSEN = "ridge on regions", "chosen, one network a fold"
 ONES = (
@@ -140,12 +140,12 @@ def in_short(rows: pd.DataFrame) -> str:
 
 
 def write(rows: pd.DataFrame, page: Path) -> None:
-    """Replace the table of the section and the line below it, and its row in the page's first table."""
-    text = summary(rows)
-    write_tables(page, TITLE, text, "Patients: what a network learns from 133 people")
-    for begin, new in ((IN_SHORT, in_short(rows)), (HOW_OFTEN, text.splitlines()[-1])):
-        old = page.read_text(encoding="utf-8")
-        page.write_text(re.sub(rf"^{re.escape(begin)}.*$", lambda _: new, old, flags=re.MULTILINE), encoding="utf-8")  # noqa: B023
+    """Replace the row in the page's first table; of the page of the search the table, and the line below it."""
+    text, search = summary(rows), page.parent / SEARCH
+    write_tables(search, TITLE, text, "Patients: what was tried for the preset")
+    for file, begin, new in ((page, IN_SHORT, in_short(rows)), (search, HOW_OFTEN, text.splitlines()[-1])):
+        old = file.read_text(encoding="utf-8")
+        file.write_text(re.sub(rf"^{re.escape(begin)}.*$", lambda _: new, old, flags=re.MULTILINE), encoding="utf-8")  # noqa: B023
 
 
 def answer_all(study: Study, number: int, predictors: Mapping[str, Answer]) -> None:

@@ -297,7 +297,7 @@ def _reversed(run: RunRecord, map_name: str, scans: list[str]) -> str:
         return ""
     rows = run.tables["conservation"]
     rows = rows[(rows["map"] == map_name) & rows["scan_id"].isin(scans) & (rows["start_value"] < 0)]
-    return WORDS.say("reversed", run=run) if len(rows) else ""
+    return WORDS.say("reversed") if len(rows) else ""
 
 
 def _scored(material: Material, measure: FingerprintMeasure, title: str, scores: pd.DataFrame) -> Mapping[str, Any]:

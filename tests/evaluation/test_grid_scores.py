@@ -507,15 +507,13 @@ def test_one_function_two_networks_two_maps_by_z_plus(cell: int) -> None:
     connected[layout.box(cell, shape)] = True
     connected = connected.flatten()
     weight = torch.rand((2, connected.numel()), dtype=torch.float64, generator=generator) / 10
-    pair = cancelling_pair(weight, torch.tensor([0.1, -0.2], dtype=torch.float64), connected)
-    torch.testing.assert_close(pair.plain(features), pair.cancelling(features), rtol=0, atol=1e-12)
-    shares = [
-        share_on_disconnected(one, features, connected, 1, Lrp(beta=0.0)) for one in (pair.plain, pair.cancelling)
-    ]
+    plain, cancelling = cancelling_pair(weight, torch.tensor([0.1, -0.2], dtype=torch.float64), connected)
+    torch.testing.assert_close(plain(features), cancelling(features), rtol=0, atol=1e-12)
+    shares = [share_on_disconnected(one, features, connected, 1, Lrp(beta=0.0)) for one in (plain, cancelling)]
     assert shares[0] == 0
     assert shares[1] > 0.5
     for method in (InputTimesGradient(), Gradient(), IntegratedGradients(steps=3, tolerance=1)):
-        for network in (pair.plain, pair.cancelling):
+        for network in (plain, cancelling):
             assert share_on_disconnected(network, features, connected, 1, method) == 0
 
 

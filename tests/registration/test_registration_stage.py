@@ -539,7 +539,7 @@ def test_an_image_of_half_the_brain_is_refused(
     affine[:3, 3] = -105, -130, -95
     path = write(other_contrast(phantom, MOVE, (88, 122, 30), affine), "LSP", "half.nii.gz")
     monkeypatch.setattr(scan, "_rigid_map", lambda *_: (tmp_path / "rigid.mat", 1.0))
-    monkeypatch.setattr(scan, "read_affine", lambda _: MOVE)
+    monkeypatch.setattr(scan.transform, "read_affine", lambda _: MOVE)
     head = Volume(np.asarray(phantom.dataobj, np.float32), phantom.affine)
     brain = Volume((head.data > 0).astype(np.float32), head.affine)
     grid, nothing = template_grid(4.0), Transforms(tmp_path, tmp_path, tmp_path)

@@ -218,7 +218,7 @@ def test_performance_on_the_page_is_that_of_the_table(run, pages, page):
     row = table[(table["fold"] == "all") & (table["metric"] == "balanced_accuracy")].iloc[0]
     cells = pages["report-performance.html"].row("Balanced accuracy")
     assert cells[1:4] == [fixed(row["estimate"], 3), fixed(row["ci_low"], 3), fixed(row["ci_high"], 3)]
-    assert f"balanced accuracy of {fixed(row['estimate'])} (95 % interval {fixed(row['ci_low'])} to" in page.text
+    assert f"balanced accuracy {fixed(row['estimate'])}, 95 % interval {fixed(row['ci_low'])} to" in page.text
 
 
 def test_every_region_is_in_the_explorer_and_its_file(run, pages):

@@ -285,7 +285,7 @@ def test_the_command_writes_where_it_is_told_and_leaves_the_report_alone(tmp_pat
         (["{out}/nowhere"], "nowhere: not a Heatlas run"),
         (["{out}/run", "--to", "{out}/input/figures"], "lies inside the input"),
         (["{out}/run", "--to", "{out}/run/config.toml"], "config.toml: cannot write figures there"),
-        (["{out}/run", "--format", "gif"], "'gif'"),
+        (["{out}/run", "--format", "gif"], "--format: gif: unknown"),
         (["{out}/run", "--format"], "--format"),
     ],
 )
