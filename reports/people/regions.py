@@ -24,6 +24,8 @@ WORDS = Words(__file__)
 
 NAMED = 3
 """Regions with the largest parts of a scan's evidence that are named."""
+WORTH_NAMING = 0.1
+"""Share of the largest part from which on the largest of the other sign is named too."""
 DENSEST = 5
 """Regions named where no evidence map leads."""
 
@@ -46,8 +48,9 @@ class ScanRegions:
 def regions_of_scans(run: RunRecord) -> Mapping[str, ScanRegions]:
     """The regions of every explained scan, labelled or not, by its id.
 
-    An evidence map has a unit in which regions add up, so those with the largest parts of either sign are named. Sums
-    of another map follow the size of regions; of it the densest are named.
+    An evidence map has a unit in which regions add up, so those with the largest parts are named, and of the other
+    sign one at least, if it is worth naming. Sums of another map follow the size of regions; of it the densest are
+    named.
     """
     evidence, found = run.leads_with_evidence, {}
     headline = leading_evidence(run, run.leading_map, 1).regions if evidence else ()
@@ -63,8 +66,14 @@ def regions_of_scans(run: RunRecord) -> Mapping[str, ScanRegions]:
 
 
 def _by_evidence(values: pd.Series, headline: tuple[str, ...]) -> ScanRegions:
-    largest = tuple(map(str, values.sort_values(key=lambda parts: -parts.abs(), kind="stable").index[:NAMED]))
-    return ScanRegions(values, largest, tuple(one for one in headline if one in values.index and one not in largest))
+    ranked = values.sort_values(key=lambda parts: -parts.abs(), kind="stable")
+    largest = list(map(str, ranked.index[:NAMED]))
+    relative = ranked / ranked.iloc[0] if len(ranked) and ranked.iloc[0] else ranked
+    if (relative[:NAMED] > 0).all():
+        largest += map(str, relative.index[relative <= -WORTH_NAMING][:1])
+    return ScanRegions(
+        values, tuple(largest), tuple(one for one in headline if one in values.index and one not in largest)
+    )
 
 
 def _by_density(values: pd.Series) -> ScanRegions:

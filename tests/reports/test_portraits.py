@@ -58,6 +58,7 @@ from heatlas.reports.frame.overviews import (
 )
 from heatlas.reports.frame.pages import participant_file
 from heatlas.reports.page.build import build_report
+from heatlas.reports.people import regions as people_regions
 from heatlas.reports.people.regions import evidence_sentences, regions_of_scans
 from heatlas.reports.people.scan_pictures import draw_scans, portraits_of
 from heatlas.reports.read.people import ParticipantRecords
@@ -116,8 +117,25 @@ def test_the_largest_parts_are_those_of_either_sign(run):
     found = regions_of_scans(read_run(run))["IAD0M000"]
     own = read_table(run.group / "relevance_bilateral.tsv").query("scan_id == 'IAD0M000' and map == @EVIDENCE")
     own = own.set_index("group")["sum"]
-    assert list(found.largest) == list(own.abs().sort_values(ascending=False).index[:3])
-    assert len(found.named) == len(set(found.named)) == (3 if set(found.headline) <= set(found.largest) else 4)
+    ranked = own.iloc[own.abs().to_numpy().argsort()[::-1]]
+    against = ranked[(ranked < 0) & (ranked.abs() >= 0.1 * ranked.iloc[0])].index[:1]
+    assert (ranked.iloc[:3] > 0).all()
+    assert list(found.largest) == [*ranked.index[:3], *against]
+    assert list(found.named) == list(dict.fromkeys([*found.largest, *found.headline]))
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ([0.87, 0.49, 0.30, 0.21, -0.23], ["a", "b", "c", "e"]),
+        ([0.87, 0.49, 0.30, 0.21, -0.08], ["a", "b", "c"]),  # not worth naming
+        ([-0.87, 0.49, -0.30, 0.21, -0.23], ["a", "b", "c"]),
+        ([-0.87, -0.49, -0.30, 0.21, 0.09], ["a", "b", "c", "d"]),
+        ([0.0, 0.0, 0.0, 0.0, 0.0], ["a", "b", "c"]),
+    ],
+)
+def test_one_part_of_the_other_sign_is_named(values, named):
+    assert list(people_regions._by_evidence(pd.Series(values, list("abcde")), ()).largest) == named
 
 
 def test_sentence_picture_and_table_name_the_same_regions(run):
