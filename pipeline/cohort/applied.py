@@ -183,10 +183,11 @@ def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
         return cohort, replace(config, cohort=replace(config.cohort, folds=folds))
     scans = ScanTable(tuple(replace(scan, label=None) for scan in cohort.table))
     note = f"performance is not measured: {why}; each scan is predicted and compared with the controls of the run"
+    name = Path((scans.scans[0].image if cohort.layout == "image" else None) or cohort.root).name
     settings = replace(
         config,
         cohort=replace(config.cohort, apply_outside_contrast=True),
         attribution=replace(config.attribution, keep_maps="all"),
-        report=replace(config.report, title=f"What the networks say of {cohort.root.name}"),
+        report=replace(config.report, title=f"What the networks say of {name}"),
     )
     return replace(cohort, table=scans, problem="", notes=(*cohort.notes, note)), settings

@@ -214,9 +214,7 @@ def build_patients(material: Material) -> Mapping[str, Any]:
         pair = rows[rows["participant_id"].notna()]
         if pair.empty:
             notes = [str(note) for note in rows["note"].dropna()]
-            blocks.append(
-                {"title": map_title(name), "notes": notes or ["There is no pair."], "figures": [], "text": ""}
-            )
+            blocks.append({"title": map_title(name), "notes": notes, "figures": [], "text": ""})
         else:
             blocks.append({"title": map_title(name), "notes": [], **_pair(material, name, pair)})
     return {"blocks": blocks}
