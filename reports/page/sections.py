@@ -59,7 +59,7 @@ def build_section(section: Question, material: Material) -> BuiltSection | None:
 def _undefined(material: Material) -> Mapping[str, Any]:
     """The sections that a run of another task does not have, in one sentence."""
     task = material.run.task
-    names = [section.short for section in QUESTIONS if section.tasks == TWO and section.id not in _SYNTHETIC]
+    names = [section.short for section in QUESTIONS if section.tasks == TWO and section.id not in _OF_OTHER_RUNS]
     names += ["Region table"] * (not task.classes)
     return {"text": f"Not defined for a run that {task.kind.does}, as they compare two classes: {listing(names)}."}
 
@@ -80,7 +80,8 @@ def _in_short(material: Material) -> Mapping[str, Any]:
 
 _SAID_ABOVE = (PRIMARY.id, "baselines", "comparisons", "effects")
 """Questions that the index answers in its first lines, its cards or its chart of regions."""
-_SYNTHETIC = (PLANTED.id, PLANTED_EFFECTS.id)
+_OF_OTHER_RUNS = (PLANTED.id, PLANTED_EFFECTS.id, FIRST_SCAN.id, APPLIED.id)
+"""Questions of synthetic people, and of people without labels."""
 
 
 IN_SHORT = Question.read(WORDS, "in-short", draw=_in_short, tasks=ANY_TASK, applies=lambda run: not run.without_labels)

@@ -85,8 +85,9 @@ def test_a_number_ends_in_a_report(cohort: Path, tmp_path: Path) -> None:
     assert associations[associations["biomarker"] == "target"]["r"].notna().any()
     require_declared(layout, NUMBER)
     page = layout.report.read_text(encoding="utf-8")
-    assert "How well is the number predicted?" in page
-    assert "Not defined for a run that predicts a number, as they compare two classes: Performance, " in page
+    assert "How well is the number predicted?" in (layout.root / "report-performance.html").read_text("utf-8")
+    methods = (layout.root / "report-methods.html").read_text("utf-8")
+    assert "Not defined for a run that predicts a number, as they compare two classes: Regions, Perf" in methods
     assert "The run is not finished" not in page
     assert "not reached by this run" not in page
 
@@ -109,16 +110,16 @@ def test_three_classes_and_repeats_end_in_a_report(cohort: Path, tmp_path: Path)
     assert confusion.loc[confusion["fold"] == "all", "n_scans"].sum() == len(predictions)
     repeats = read_table(layout.statistics("performance_repeats"))
     assert repeats["repeat"].tolist() == ["1", "2", "mean", "sd", "mean of folds"]
-    page = layout.report.read_text(encoding="utf-8")
-    assert "How well are the classes distinguished?" in (layout.root / "report-performance.html").read_text("utf-8")
-    assert "not reached by this run" not in page
+    performance = (layout.root / "report-performance.html").read_text("utf-8")
+    assert "How well are the classes distinguished?" in performance
+    assert "not reached by this run" not in layout.report.read_text(encoding="utf-8")
     simple = read_table(layout.group / "predictions_baselines.tsv")
     assert simple[names].sum(axis=1).to_numpy() == pytest.approx(1.0)
     assert (simple["prediction"] == simple["probability_AD"]).all()
     compared = read_table(layout.statistics("baselines")).set_index(["baseline", "metric"])
     assert compared.loc[("regions", "auc_within_folds"), "estimate"] > 0.5
     assert compared.loc["volumes"]["n_scans"].eq(0).all()  # nobody has volumes
-    assert "mean over classes of the area under the curve, within folds" in page
+    assert "mean over classes of the area under the curve, within folds" in performance
     require_declared(layout, SEVERAL_CLASSES, repeats=True)
     # A new training seed registers nothing again.
     before = {path: path.stat().st_mtime_ns for path in layout.root.glob("logs/receipts/registration/*.json")}
