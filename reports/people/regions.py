@@ -159,7 +159,7 @@ ROUNDED = 0.005
 
 
 def _sum_error(run: RunRecord, error: float) -> str:
-    """What the rest holds besides regions, in brackets; empty where it does not show."""
+    """How much of the rest is error of the sum; empty where it does not show."""
     return "" if abs(error) < ROUNDED else WORDS.say("off", error=-error)
 
 

@@ -174,7 +174,9 @@ def _not_better(rivals: Rivals) -> Caution | None:
     worse = rivals.best["verdict"] == WORSE
     return Caution(
         "serious" if worse else "note",
-        "A simple predictor is better than the networks." if worse else "A simple predictor does as well.",
+        "A simple predictor is better than the networks."
+        if worse
+        else "The networks are not shown to beat a simple predictor.",
         "Maps show what these networks used, not the best that the images can tell.",
         "baselines",
     )
