@@ -20,14 +20,14 @@ if TYPE_CHECKING:
         networks,
         prepare,
     )
-    from heatlas.pipeline.explaining.explained_image import Explained
+    from heatlas.pipeline.explaining.explained_image import Explained, regions
     from heatlas.reports.read.open_run import OpenRun
     from heatlas.reports.read.open_run import open_run as open
     from heatlas.workflows.library import apply, evaluate, export, run
 
 __all__ = [
     "Explained", "OpenRun", "apply", "deeplift", "evaluate", "expected_gradients", "explain", "export", "lrp",
-    "methods", "networks", "open", "prepare", "run",
+    "methods", "networks", "open", "prepare", "regions", "run",
 ]  # fmt: skip
 
 _PLACES = {
@@ -35,6 +35,7 @@ _PLACES = {
     "OpenRun": ("heatlas.reports.read.open_run", "OpenRun"),
     "explain": ("heatlas.pipeline.explaining.any_network", "explain"),
     "Explained": ("heatlas.pipeline.explaining.explained_image", "Explained"),
+    "regions": ("heatlas.pipeline.explaining.explained_image", "regions"),
     "methods": ("heatlas.pipeline.explaining.any_network", "methods"),
     "networks": ("heatlas.pipeline.explaining.any_network", "networks"),
     "lrp": ("heatlas.pipeline.explaining.any_network", "lrp"),
