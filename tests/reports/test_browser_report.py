@@ -25,7 +25,7 @@ from heatlas.reports.read.run_record import read_run
 
 pytestmark = pytest.mark.ci
 
-LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
+LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 NARROW = 375
 WIDE, SCREEN = 1400, 900
 SCREENS = {"index": 5, "maps": 6, "regions": 5}
