@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 MISSING = "n/a"
 LONGEST_NAME, LONGEST_TEXT = 100, 600
-LONGEST_IN_TITLE = 24  # letters of a class in the title of a picture or of its axis
+LONGEST_CLASS, LONGEST_IN_TITLE = 12, 24  # letters of a class beside a picture, and in the title of one or of an axis
 """Characters of a name and of a sentence of the input that a page shows; the tables keep all of them."""
 
 

@@ -42,7 +42,15 @@ from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
 from heatlas.reports.vector.drawing import fitted
 from heatlas.reports.viewer.component import LOWER, group_viewer
-from heatlas.reports.words.numbers import LONGEST_IN_TITLE, count, fixed, listing, mid_sentence, shortened
+from heatlas.reports.words.numbers import (
+    LONGEST_CLASS,
+    LONGEST_IN_TITLE,
+    count,
+    fixed,
+    listing,
+    mid_sentence,
+    shortened,
+)
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -287,7 +295,7 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
     ], what  # fmt: skip
 
 
-OUTLINED, LONGEST_CLASS = 3, 12  # regions outlined at most; letters of a class beside the colour bar
+OUTLINED = 3  # regions at most
 
 
 def regions_outlined(
