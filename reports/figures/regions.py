@@ -16,10 +16,9 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from heatlas.reports.figures.gallery import GREY, INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
-from heatlas.reports.words.numbers import count, number, shortened
+from heatlas.reports.words.numbers import LONGEST_REGION, count, number, shortened
 
 _LETTER = 0.07  # inches that a letter of a region's name takes, on average
-LONGEST_REGION = 48  # letters of a region's name beside a figure
 POINTS_UP_TO = 60  # scans per group up to which each is drawn as a point; above, the box alone
 
 

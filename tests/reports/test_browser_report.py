@@ -437,6 +437,7 @@ def test_a_heading_sorts_by_the_keyboard_and_tells_the_direction(visit, report):
         assert cells == sorted(cells, reverse=direction == "descending")
 
 
+@pytest.mark.filterwarnings("error:constrained_layout")
 def test_long_names_and_those_written_from_right_to_left_break_no_page(visit, tmp_path):
     normal, patients = "cognitively normal at every visit " * 6, "مرض الزهايمر"
     hippocampus = "part of the medial temporal lobe along the floor of the temporal horn " * 3
