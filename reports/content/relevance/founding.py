@@ -341,9 +341,9 @@ def draw_radar(profiles: Mapping[str, pd.Series]) -> Figure:
 
 def _name_spoke(ax: Any, region: str, angle: float) -> None:
     """Write a region's name along its spoke, where names of neighbours cannot meet; never upside down."""
-    left = np.cos(angle) < -1e-9
+    left, name = np.cos(angle) < -1e-9, textwrap.fill(shortened(region, LONGEST_REGION), NAME_WIDTH)
     ax.text(
-        angle, 1.09, textwrap.fill(shortened(region, LONGEST_REGION), NAME_WIDTH), fontsize=7, rotation=np.rad2deg(angle) - 180 * left,
+        angle, 1.09, name, fontsize=7, rotation=np.rad2deg(angle) - 180 * left,
         rotation_mode="anchor", ha="right" if left else "left", va="center", linespacing=0.95,
     )  # fmt: skip
 
