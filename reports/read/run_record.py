@@ -36,6 +36,7 @@ from heatlas.pipeline.run.plain_text import counted, listed, without_folders
 from heatlas.pipeline.run.tables import REMEDY
 from heatlas.pipeline.run.work.jobs import step_outputs
 from heatlas.reports.read.run_files import (
+    APPLIED_OF,
     HISTORIES_OF,
     MAKE_AGAIN,
     PREDICTIONS_OF,
@@ -150,6 +151,11 @@ class RunRecord:
     def predictions(self) -> pd.DataFrame | None:
         """Out-of-fold predictions of this run's task; None while there are none."""
         return self.tables.get(PREDICTIONS_OF[self.task.kind.name])
+
+    @property
+    def applied(self) -> pd.DataFrame | None:
+        """What networks predicted of scans without a label; None where there are none."""
+        return self.tables.get(APPLIED_OF[self.task.kind.name])
 
     @property
     def map_groups(self) -> tuple[str, ...]:
