@@ -74,6 +74,11 @@ def apply(run: str | Path, new: str | Path, out: str | Path, **options: Any) -> 
     return _finished(filled(Apply, {"run": run, "input": new, "out": out, **options}), out)
 
 
+def apply_until_registered(run: Path, scan: Path, out: Path) -> None:
+    """Bring one scan into template space as the networks of a run see it; raises as `run`."""
+    _end(filled(Apply, {"run": run, "input": scan, "out": out, "stop_after": "registration", "n_procs": 1}))
+
+
 def evaluate(out: str | Path, **options: Any) -> OpenRun:
     """Judge every method on a finished run, as ``heatlas evaluate OUT``; raises as `run`."""
     require_arguments(out=out)

@@ -69,6 +69,8 @@ def explain(
     ----------
     network : torch.nn.Module
         Takes (1, C, D, H, W) and gives one row of numbers. Not changed: a copy in evaluation mode is explained.
+        ``heatlas.explain("scan.nii.gz", network="oasis1-ad")`` takes the name of a network too (`heatlas networks`, or
+        a folder of ``heatlas export``): the scan is registered, and compared with the mean of its controls.
     image : path, nibabel image, array or tensor
         With the intensities, grid and orientation that the network was trained with, (D, H, W) or (C, D, H, W); the
         channels of a file are its last axis.
