@@ -53,7 +53,8 @@ def explain(
 def explain_scan(scan: str | Path, network: str | Path, method: str, **options: Any) -> Explained:
     """Explain what the networks of an export answer to a scan of a head or brain.
 
-    `network`: a name, or a folder. `options`: of `any_network.explain`. Raises UsageError or BadInputError for a
+    `network`: a name, or a folder. `options`: of `any_network.explain`, and ``start_at`` and ``new_people`` of
+    `heatlas apply`. Raises UsageError or BadInputError for a
     network that cannot be used, and CommandError for a scan that cannot be registered.
     """
     if not isinstance(scan, str | Path):
@@ -66,7 +67,8 @@ def explain_scan(scan: str | Path, network: str | Path, method: str, **options: 
     spec = loaded[0].input
     with tempfile.TemporaryDirectory(prefix="heatlas.") as folder:
         out = Path(folder) / "out"
-        apply_until_registered(bundle.layout.root, Path(scan), out)
+        given = {name: options.pop(name) for name in ("start_at", "new_people") if name in options}
+        apply_until_registered(bundle.layout.root, Path(scan), out, **given)
         layout = RunLayout(out.resolve())
         (kept,) = ScanTable.read(layout).kept
         seen = read_channels(layout.scan(kept.participant_id, kept.session_id, spec.resolution_mm), spec)

@@ -74,9 +74,10 @@ def apply(run: str | Path, new: str | Path, out: str | Path, **options: Any) -> 
     return _finished(filled(Apply, {"run": run, "input": new, "out": out, **options}), out)
 
 
-def apply_until_registered(run: Path, scan: Path, out: Path) -> None:
-    """Bring one scan into template space as the networks of a run see it; raises as `run`."""
-    _end(filled(Apply, {"run": run, "input": scan, "out": out, "stop_after": "registration", "n_procs": 1}))
+def apply_until_registered(run: Path, scan: Path, out: Path, **options: Any) -> None:
+    """Bring one scan into template space as the networks of a run see it; `options`, and what it raises, as `apply`."""
+    only = {"stop_after": "registration", "n_procs": 1}
+    _end(filled(Apply, {"run": run, "input": scan, "out": out, **only, **options}))
 
 
 def evaluate(out: str | Path, **options: Any) -> OpenRun:

@@ -52,10 +52,10 @@ def network_folder(name: str | Path) -> Path:
     found = named_networks()
     if str(name) in found:
         return found[str(name)]
+    meant = did_you_mean(nearest(str(name), found))
     raise UsageError(
-        f"{name}: no such folder, and no network has this name.{did_you_mean(nearest(str(name), found))} "
-        f"Known are {', '.join(found) or 'none'} (heatlas networks). Give one of them, the OUT of `heatlas run` or the "
-        "FOLDER of `heatlas export`."
+        f"{name}: no such folder, and no network has this name.{meant} Give the OUT of `heatlas run`, the FOLDER of "
+        "`heatlas export`, or a name that `heatlas networks` lists."
     )
 
 
