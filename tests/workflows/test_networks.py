@@ -107,11 +107,9 @@ def test_changed_and_newer_networks_are_refused_before_anything_is_written(own: 
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    "folder", sorted(path for path in CARRIED.glob("*") if path.is_dir()), ids=lambda one: one.name
-)
-def test_networks_that_come_with_heatlas_are_whole_small_and_nameless(folder: Path) -> None:
-    made = open_network(folder.name)
+@pytest.mark.parametrize("name", sorted(path.name for path in CARRIED.glob("*") if path.is_dir()))
+def test_networks_that_come_with_heatlas_are_whole_small_and_nameless(name: str) -> None:
+    made, folder = open_network(name), CARRIED / name
     assert made.layout.root == folder
     assert made.controls >= export.FEWEST_OF_PUBLIC
     assert set(made.files) == set(made.layout.digested())
@@ -126,12 +124,9 @@ def test_networks_that_come_with_heatlas_are_whole_small_and_nameless(folder: Pa
     for said in ("Principal Investigators", "pass these terms on", "Not for a diagnosis", "## Beside baselines"):
         assert said in card
     assert {"people", "estimate", "ci_low", "ci_high", "seed", "commit", "licence"} <= set(made.summary)
-    assert (
-        load_model(made.networks[0])
-        .model(torch.zeros(1, 1, *load_model(made.networks[0]).input.shape))
-        .isfinite()
-        .all()
-    )
+    for files in made.networks:
+        loaded = load_model(files)
+        assert loaded.model(torch.zeros(1, 1, *loaded.input.shape)).isfinite().all()
 
 
 @pytest.fixture(scope="module")
@@ -193,10 +188,8 @@ def test_a_network_that_rounding_changes_keeps_its_weights(folder, tmp_path, mon
         monkeypatch.setattr(export, name, value)
     assert main(["export", str(folder / "run"), str(tmp_path / "x"), "--public"]) == 0
     assert "Weights are in single precision" in capsys.readouterr().out
-    assert (
-        BundleLayout(tmp_path / "x").fold(0).weights.read_bytes()
-        == RunLayout(folder / "run").fold(0).weights.read_bytes()
-    )
+    ours, theirs = (one.fold(0).weights for one in (RunLayout(folder / "run"), BundleLayout(tmp_path / "x")))
+    assert theirs.read_bytes() == ours.read_bytes()
 
 
 @pytest.fixture(scope="module")
