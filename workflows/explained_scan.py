@@ -37,27 +37,26 @@ _MNI = 4
 
 
 @wraps(any_network.explain)
-def explain(
-    given: Any = None, image: Any = None, method: str = "", *, network: Any = None, **options: Any
-) -> Explained:
-    if network is None:
-        network = given
-    elif image is None:
-        image = given
-    if isinstance(network, str | Path):
-        return explain_scan(image, network, method or METHOD, **options)
-    named = {"method": method} if method else {}
-    return any_network.explain(network, image, **named, **options)
+def explain(*given: Any, **options: Any) -> Explained:
+    """As `any_network.explain`, whose words these become; of a network with a name it explains a scan."""
+    network = options.get("network", given[0] if given else None)
+    if not isinstance(network, str | Path):
+        return any_network.explain(*given, **options)
+    if "network" not in options:
+        given = given[1:]
+    if not given and "image" not in options:
+        raise UsageError("heatlas.explain: give a scan and a network, as heatlas.explain(scan, network='oasis1-ad').")
+    return explain_scan(*given, **options | {"network": network})
 
 
-def explain_scan(scan: str | Path, network: str | Path, method: str, **options: Any) -> Explained:
+def explain_scan(image: str | Path, method: str = METHOD, *, network: str | Path, **options: Any) -> Explained:
     """Explain what the networks of an export answer to a scan of a head or brain.
 
-    `network`: a name, or a folder. `options`: of `any_network.explain`, and ``start_at`` and ``new_people`` of
-    `heatlas apply`. Raises UsageError or BadInputError for a
-    network that cannot be used, and CommandError for a scan that cannot be registered.
+    `image`: its path. `network`: a name, or a folder. `options`: of `any_network.explain`, and ``start_at`` and
+    ``new_people`` of `heatlas apply`. Raises UsageError or BadInputError for a network that cannot be used, and
+    CommandError for a scan that cannot be registered.
     """
-    if not isinstance(scan, str | Path):
+    if not isinstance(image, str | Path):
         raise UsageError(f"{network}: explains a scan by its path, as heatlas.explain('scan.nii.gz', network='...').")
     if "reference" in options or "others" in options:
         raise UsageError(f"{network}: brings the mean of its own controls; leave reference and others out.")
@@ -68,7 +67,7 @@ def explain_scan(scan: str | Path, network: str | Path, method: str, **options: 
     with tempfile.TemporaryDirectory(prefix="heatlas.") as folder:
         out = Path(folder) / "out"
         given = {name: options.pop(name) for name in ("start_at", "new_people") if name in options}
-        apply_until_registered(bundle.layout.root, Path(scan), out, **given)
+        apply_until_registered(bundle.layout.root, Path(image), out, **given)
         layout = RunLayout(out.resolve())
         (kept,) = ScanTable.read(layout).kept
         seen = read_channels(layout.scan(kept.participant_id, kept.session_id, spec.resolution_mm), spec)

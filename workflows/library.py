@@ -86,10 +86,10 @@ def evaluate(out: str | Path, **options: Any) -> OpenRun:
     return _finished(filled(Evaluate, {"out": out, **options}), out)
 
 
-def export(run: str | Path, folder: str | Path) -> Path:
+def export(run: str | Path, folder: str | Path, **options: Any) -> Path:
     """Networks of a finished run as a folder without scans, as ``heatlas export RUN FOLDER``; raises as `run`."""
     require_arguments(run=run, folder=folder)
-    _end(filled(Export, {"run": run, "folder": folder}))
+    _end(filled(Export, {"run": run, "folder": folder, **options}))
     return Path(folder)
 
 
