@@ -148,7 +148,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def public(folder) -> BundleLayout:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "FEWEST_OF_PUBLIC", 20)
+        patch.setattr(export, "FEWEST_OF_PUBLIC", 10)
         patch.setattr(export, "ROUNDED_FROM", 50)
         assert main(["export", str(folder / "run"), str(folder / "networks" / "toy-age"), "--public"]) == 0
     return BundleLayout(folder / "networks" / "toy-age")
@@ -184,7 +184,7 @@ def test_rounded_weights_answer_alike_and_the_mean_is_of_everyone(folder, public
 
 @pytest.mark.ci
 def test_a_network_that_rounding_changes_keeps_its_weights(folder, tmp_path, monkeypatch, capsys) -> None:
-    for name, value in (("FEWEST_OF_PUBLIC", 20), ("ROUNDED_FROM", 50), ("LARGEST_CHANGE", 0.0)):
+    for name, value in (("FEWEST_OF_PUBLIC", 10), ("ROUNDED_FROM", 50), ("LARGEST_CHANGE", 0.0)):
         monkeypatch.setattr(export, name, value)
     assert main(["export", str(folder / "run"), str(tmp_path / "x"), "--public"]) == 0
     assert "Weights are in single precision" in capsys.readouterr().out
