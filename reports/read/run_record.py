@@ -238,8 +238,9 @@ class RunRecord:
 
     @property
     def evidence_unit(self) -> str:
-        """Unit of evidence: of a class, logits; of a number, its own."""
-        return self.task.words.unit
+        """Unit of evidence: of a class, logits; of a number, its standard deviation in training, unless that is 1."""
+        scales = {model.get("objective", {}).get("target_sd") for model in self.models.values()}
+        return f"units of {self.task.column}" if scales == {1.0} else self.task.words.unit
 
     def map_unit(self, map_name: str) -> str:
         """What the values of a map are."""

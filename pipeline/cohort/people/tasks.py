@@ -80,7 +80,7 @@ class Task:
         if self.is_number:
             predicted = f"predicted {column}"
             red, blue = f"raises the {predicted}", f"lowers {column}"
-            unit, control = f"units of {column}", f"someone with {column}"
+            unit, control = f"standard deviations of {column}", f"someone with {column}"
             return Words(f"the {predicted}", predicted, red, blue, unit, control, "prediction")
         red, blue, control = f"speaks for {explained}", f"speaks against {explained}", f"a control ({self.outputs[0]})"
         return Words(explained, f"evidence for {explained}", red, blue, "logits", control, "contrast")
