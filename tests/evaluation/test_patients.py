@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import types
 from pathlib import Path
-from types import SimpleNamespace
 
 import grid_directions
 import harness
 import numpy as np
 import pandas as pd
 import patients_cams
-import patients_evidence as study
-import patients_halves
 import patients_measures
 import patients_network_studies
 import patients_networks
@@ -22,20 +19,14 @@ import patients_stream
 import pytest
 import torch
 from inherent_runs import Recipe
-from patients_halves import PRESET, Half, Study
-from patients_halves import Recipe as OutsideRecipe
 from patients_network_studies import STUDIES
-from patients_outside import in_short, summary
-from scipy.special import logit
 from torch import nn
 
 from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople
 from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, ScanMasks
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import LoadedModel
-from heatlas.pipeline.training.baselines import ridge
 from heatlas.studies.representations.points import points_of
 from tests.attribution.inherent_toys import SHAPE as REMOVAL_SHAPE
 from tests.attribution.inherent_toys import bcos, coda, scans
@@ -373,148 +364,10 @@ def test_a_loss_that_is_no_longer_finite_is_shown_as_such():
     assert found[4] == "| b | nan | nan | nan |"
 
 
-# Whether accuracy and evidence go together over networks: measures of planted networks, and the baseline's parts.
-
-N, REGIONS = 80, 12
-WANTED = 3
-
-
-@pytest.fixture(scope="module")
-def people():
-    fold = np.arange(N) % 4
-    return HeldOutPeople(np.array([f"p{k:02d}" for k in range(N)]), fold, np.arange(N) // 4 % 2 == 1)
-
-
-def network(people, name, family, size, seed, whole=True):
-    """A network whose logit and evidence in one region rise with `size`; the others hold noise, scaled by the fold."""
-    random = np.random.default_rng(seed)
-    values = random.normal(size=(N, REGIONS))
-    values[:, WANTED] += size * people.positive
-    return study.Evidence(name, family, whole, values[:, WANTED] + 5 * people.fold, values * (1 + people.fold)[:, None])
-
-
-def test_measures_of_planted_networks(people):
-    strong = [network(people, f"strong {k}", "abc"[k], 3.0, k) for k in range(3)]
-    weak = network(people, "weak", "d", 0.0, 9)
-    tissue = -np.abs(strong[0].densities)  # darker where the first network marks more, whatever the class
-    tissue[:, WANTED] -= 9 * people.positive
-    found = study.measures_of([*strong, weak], [*strong, weak], tissue, people, np.ones(N), WANTED)
-    assert (found["area"][:3] > 0.9).all()
-    assert abs(found.loc["weak", "area"] - 0.5) < 0.15
-    assert found["place"][:3].tolist() == [1, 1, 1]
-    assert (found["g"][:3] > 1).all()
-    assert abs(found.loc["weak", "g"]) < 0.6
-    table = found.assign(name=0)
-    assert study.better(table, "place").tolist() == (-found["place"]).tolist()
-    # who is drawn twice counts twice
-    twice = study.measures_of(strong, strong, tissue, people, np.full(N, 2.0), WANTED)
-    assert twice["area"].to_numpy() == pytest.approx(found["area"][:3].to_numpy())
-
-
-def test_families_count_once_and_the_own_one_not_at_all():
-    g = {name: np.array(values, float) for name, values in
-         {"a": [3, 2, 1], "b1": [1, 2, 3], "b2": [1, 2, 3], "c": [2, 3, 1]}.items()}  # fmt: skip
-    known = [study.Evidence(name, name[0], True, g[name], g[name]) for name in g]
-    assert study.other_families(known, "a", g).tolist() == [2.5, 1.5, 2.0]  # b: 3, 2, 1; c: 2, 1, 3
-    assert study.other_families(known, "b", g).tolist() == [1.5, 1.5, 3.0]
-
-
-@pytest.mark.ci
-def test_the_interval_is_over_networks_and_people():
-    names = list("abcdefgh")
-    base = np.arange(8.0)
-    same = [pd.DataFrame({"area": base, "place": -base, "g": base}, index=names)] * 200
-    assert study.correlations(same, names, "place", 0) == (pytest.approx(1), pytest.approx(1))
-    random = np.random.default_rng(0)
-    loose = [one.assign(g=random.permutation(base)) for one in same]
-    low, high = study.correlations(loose, names, "g", 0)
-    assert low < -0.4 < 0.4 < high
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("columns", [6, 90])
-def test_the_baseline_is_that_of_runs_and_its_parts_add_up(columns):
-    random = np.random.default_rng(1)
-    ill = np.arange(60) % 2 == 1
-    train, test = random.normal(size=(60, columns)), random.normal(size=(10, columns))
-    train[:, 0] += ill
-    names = [f"p{k}" for k in range(60)]
-    said, parts = study.ridge_parts(train, ill, names, test, 5)
-    known = ridge.predicted(train, ill.astype(float), names, test, 2, 5)[:, 1]
-    assert said == pytest.approx(logit(known), abs=1e-6)
-    control = study.ridge_parts(train, ill, names, train[~ill].mean(0, keepdims=True), 5)[0]
-    assert parts.sum(1) == pytest.approx(said - control, abs=1e-9)
-
-
-def test_recipes_differ_and_say_what_was_taken_away():
-    known = {one.name: one for one in study.RECIPES}
-    assert len(known) == len(study.RECIPES) >= 12
-    assert len({study.family_of(one) for one in study.RECIPES}) >= 6
-    assert {name for name, one in known.items() if not study.is_whole(one)} == {
-        "founding, 2 epochs", "founding, 4 epochs", "founding, 8 epochs",
-        "founding, half of the people", "founding, a quarter of the people",
-    }  # fmt: skip
-
-
-# Choices in halves of the patients: the rule, the halves, exact evidence of a stack, the page of the answers.
-
-ROOT = Path(__file__).parents[2]
-KEPT = ROOT / "docs" / "benchmarks" / "patients_outside.tsv"
-
-
-def half(study: object = None) -> Half:
-    return Half(study, 0, Path())
-
-
-@pytest.mark.parametrize(
-    ("better", "expected"),
-    [
-        (lambda recipe: recipe.intensities == "percentiles", OutsideRecipe(intensities="percentiles")),
-        (lambda recipe: recipe.registration == "common", OutsideRecipe(registration="common")),
-        # Only together with percentiles, which were not taken alone: choices are made one by one.
-        (lambda recipe: recipe.intensities == "percentiles" and recipe.weight_decay == 1e-2, OutsideRecipe()),
-        (lambda recipe: 0, OutsideRecipe()),  # at a tie the first value stays
-    ],
-)
-def test_a_value_is_chosen_where_it_is_better_than_the_first(monkeypatch, better, expected) -> None:
-    monkeypatch.setattr(patients_halves, "area", lambda rows: 0.5 + 0.1 * rows)
-    monkeypatch.setattr(Half, "cross_validated", lambda _, recipe: better(recipe))
-    assert half().chosen == expected
-
-
-def test_halves_are_apart_and_alike_in_severity() -> None:
-    severity = [0.0] * 13 + [0.5] * 8 + [1.0] * 3 + [2.0] * 2
-    study = Study(Path(), Path())
-    study.__dict__["scans"] = [SimpleNamespace(cdr=one) for one in severity]
-    for number in range(3):
-        first, second = study.halves(number)
-        assert sorted([*first, *second]) == list(range(26))
-        for part, counts in ((first, [7, 4, 3]), (second, [6, 4, 2])):
-            assert np.unique(np.minimum(np.array(severity)[part], 1), return_counts=True)[1].tolist() == counts
-    assert set(study.halves(0)[0]) != set(study.halves(1)[0])
-
-
-def test_what_a_stack_adds_up_to_is_what_its_parts_add_up_to(monkeypatch) -> None:
-    rng = np.random.default_rng(0)
-    logits, evidence = rng.normal(size=(2, 5)), rng.normal(size=(2, 5, 4))
-    evidence[:, :, 3] += logits - evidence.sum(axis=2)
-    own = half()
-    own.__dict__.update({"stacked": (0.3, 0.6), "parts": (None, None)})
-    monkeypatch.setattr(Half, "applied", lambda *_: logits[0])
-    monkeypatch.setattr(Half, "evidence", lambda *_: evidence[0])
-    monkeypatch.setattr(Half, "ridge", lambda *_: (logits[1], evidence[1]))
-    said, parts, _ = own.together()
-    np.testing.assert_allclose(said, 0.3 * logits[0] + 0.6 * logits[1])
-    np.testing.assert_allclose(parts.sum(axis=1), said)
-
-
-def test_the_page_has_the_table_of_the_kept_answers() -> None:
-    page = (ROOT / "docs" / "benchmarks" / "patients_search.md").read_text(encoding="utf-8")
-    rows = pd.read_csv(KEPT, sep="\t")
-    assert summary(rows) in page
-    assert in_short(rows) in (ROOT / "docs" / "patients.md").read_text(encoding="utf-8").splitlines()
-    assert PRESET.config.training.max_epochs == 20
-    assert not rows.astype(str).apply(lambda column: column.str.contains("OAS|sub-")).to_numpy().any()
+def test_kept_answers_of_patients_name_nobody() -> None:
+    for path in (Path(__file__).parents[2] / "docs" / "benchmarks").glob("patients_*.tsv"):
+        rows = pd.read_csv(path, sep="\t")
+        assert not rows.astype(str).apply(lambda column: column.str.contains("OAS|sub-")).to_numpy().any(), path.name
 
 
 # Tests of own maps: removal, layers drawn anew, constants and air, of networks whose answers are known.
