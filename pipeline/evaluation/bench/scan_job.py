@@ -26,6 +26,7 @@ from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL, image_maps, randomised
 from heatlas.pipeline.evaluation.scores.faithfulness import (
+    ADCC,
     FAITHFULNESS_SCORES,
     MASKED,
     Explain,

@@ -204,9 +204,8 @@ FAITHFULNESS_SCORES: Mapping[str, str] = {
     "ag": "Average gain: per cent of what could be gained that is gained; larger is better",
     "ai": "100 if the scan is recognised better through the map, else 0 (average increase); larger is better",
     "ag_clamped": "1 where the probability was too near 1 for a gain, and the denominator was held at 1e-6",
-    "adcc": "Harmonic mean of coherency (the correlation r), 1 - complexity and 1 - average drop, 0 where r is not above "
-    "0; larger is better",
-    "adcc_rescaled": "As adcc, with (1 + r) / 2 in place of r",
+    "adcc": "Harmonic mean of coherency (r, a correlation), 1 - complexity and 1 - average drop; larger is better",
+    "adcc_rescaled": "As adcc, which is 0 where r is not above 0, with (1 + r) / 2 in place of r",
     "max_sensitivity": "Largest relative change of the map when the scan changes a little; smaller is better",
     "infidelity": "Mean squared difference of the map's sums and the fall of the score, in its unit; smaller is better",
     "infidelity_scaled": "The same at the best scale, as share of the squared fall, 0 to 1; smaller is better",
