@@ -31,6 +31,7 @@ from heatlas.pipeline.explaining.controls import (
     mean_volume,
     norms_of_controls,
 )
+from heatlas.pipeline.explaining.likeness import write_reference
 from heatlas.pipeline.models.families.registry import is_given, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
 from heatlas.pipeline.models.storage import LoadedModel, load_model
@@ -151,6 +152,7 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
         norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
         if len(norms):
             NORMS_TABLE.write(target.norms, norms)
+    write_reference(run, pool.by_fold[first], config, target)
     norms_digest = file_digest(target.norms) if target.norms.is_file() else ""
     mean_digest, preset = file_digest(target.mean_controls), read_run_input(run).preset
     bundle = Bundle(target, preset, tuple(networks), len(scans), mean_digest, norms_digest)

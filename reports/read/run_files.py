@@ -26,6 +26,7 @@ from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE
 from heatlas.pipeline.cohort.sharing import MANIFEST_COMPARISON_TABLE
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.evaluation.planted import PLANTED_EFFECTS_TABLE, PLANTED_RECOVERY_TABLE
+from heatlas.pipeline.explaining.likeness import LIKENESS_TABLE
 from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
 from heatlas.pipeline.explaining.stage import (
     CONSERVATION_APPLIED_TABLE,
@@ -68,7 +69,7 @@ OWN = (
     RELEVANCE_APPLIED_BILATERAL_TABLE, CONSERVATION_TABLE, CONSERVATION_APPLIED_TABLE, EVIDENCE_TABLE,
     EVIDENCE_APPLIED_TABLE, PARTIAL_TABLE, RELEVANCE_TABLE, RELEVANCE_APPLIED_TABLE, RELEVANCE_AUDIT_TABLE,
     FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, OWN_REGIONS_TABLE, RELEVANCE_CHANNELS_TABLE, PLANTED_RECOVERY_TABLE,
-    PLANTED_EFFECTS_TABLE,
+    PLANTED_EFFECTS_TABLE, LIKENESS_TABLE,
     IMAGE_REGIONS_TABLE, *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES,
 )  # fmt: skip
 DECLARED = (*OWN, *plugged_in("tables", Table, [table.name for table in OWN]))
