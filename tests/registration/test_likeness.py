@@ -74,8 +74,9 @@ CONTROLS = _controls()
 
 
 def _unlike(image: np.ndarray) -> set[str]:
-    values = intensity_measures(image, ANATOMY.mask, ANATOMY)
-    values["region_distance"] = region_distance(region_means(image, ANATOMY.mask, ANATOMY), norm_of_regions(MEANS))
+    brain = image > 0
+    values = intensity_measures(image, brain, ANATOMY)
+    values["region_distance"] = region_distance(region_means(image, brain, ANATOMY), norm_of_regions(MEANS))
     values["side"] = side_of(_asymmetry(image), norm_of_sides(ASYMMETRIES))
     return {place.measure for place in places_among(values, CONTROLS) if place.unlike}
 
@@ -90,6 +91,10 @@ def _contrast_agent(image: np.ndarray) -> np.ndarray:
     return vessels
 
 
+def _truncated(image: np.ndarray) -> np.ndarray:
+    return np.where(np.arange(SIDE) < 24, image, 0)
+
+
 UNLIKE: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "mirrored": ("side", lambda image: image[::-1]),
     "T2": ("template_correlation", lambda image: np.where(ANATOMY.mask, 130 - image, 0)),
@@ -97,6 +102,7 @@ UNLIKE: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "blurred": ("detail", lambda image: np.where(ANATOMY.mask, scipy.ndimage.gaussian_filter(image, 2), 0)),
     "label map": ("region_distance", lambda image: ANATOMY.labels * 10.0),
     "upside down": ("region_distance", lambda image: np.where(ANATOMY.mask, image * np.linspace(0.2, 2, SIDE), 0)),
+    "truncated": ("covered", _truncated),
     "contrast agent": ("bright_end", _contrast_agent),
 }
 
@@ -152,4 +158,6 @@ def test_of_few_controls_or_of_none_nothing_is_said() -> None:
     assert places_among({"scale": 9.0}, {"scale": [1.0] * (FEWEST - 1)}) == []
     assert [place.unlike for place in places_among({"scale": 9.0}, {"scale": [1.0] * FEWEST})] == [True]
     assert places_among({"scale": float("nan")}, {"scale": [1.0] * FEWEST}) == []
-    assert all(np.isnan(list(intensity_measures(np.zeros((SIDE,) * 3), ANATOMY.mask, ANATOMY).values())))
+    nothing = intensity_measures(np.zeros((SIDE,) * 3), np.zeros((SIDE,) * 3), ANATOMY)
+    assert nothing.pop("covered") == 0
+    assert all(np.isnan(list(nothing.values())))

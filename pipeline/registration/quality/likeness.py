@@ -25,6 +25,7 @@ FEWEST = 10
 """With fewer controls nothing is said."""
 LIKENESS = (
     QualityMeasure("dice", "overlap of its brain with that of the template", "low", 0.02),
+    QualityMeasure("covered", "share of the template's brain that it fills", "low", 0.02),
     QualityMeasure("affine_residual_mm", "deformation onto the template, in mm", "high", 0.5),
     QualityMeasure("scale", "size of the head", "both", 0.02),
     QualityMeasure("side", "asymmetry of left and right", "low", 0.1),
@@ -35,7 +36,7 @@ LIKENESS = (
     QualityMeasure("detail", "fine detail, of blur or noise", "both", 0.02),
     QualityMeasure("region_distance", "intensities of the regions", "high", 0.3),
 )
-"""What is compared, in the order of the table. The first three are numbers of the registration."""
+"""What is compared. `dice`, `affine_residual_mm` and `scale` are numbers of the registration."""
 _WORDS = {measure.column: measure.words for measure in LIKENESS}
 
 
@@ -84,9 +85,10 @@ def intensity_measures(values: np.ndarray, brain: np.ndarray, anatomy: Anatomy) 
     of the middle nine tenths of all voxels, so the scale of the image does not count.
     """
     inside = anatomy.mask & (brain > 0.5)
+    covered = float(inside.sum() / max(int(anatomy.mask.sum()), 1))
     names = ("template_correlation", "white_minus_grey", "grey_minus_fluid", "bright_end", "detail")
     if not inside.any() or np.ptp(values[inside]) == 0:
-        return dict.fromkeys(names, np.nan)
+        return {"covered": covered} | dict.fromkeys(names, np.nan)
     seen, expected = values[inside].astype(np.float64), anatomy.template[inside]
     low, middle, high, highest = np.percentile(seen, [5, 50, 95, 99.9])
     unit = (high - low) or np.ptp(seen)
@@ -97,6 +99,7 @@ def intensity_measures(values: np.ndarray, brain: np.ndarray, anatomy: Anatomy) 
     weight = scipy.ndimage.uniform_filter(inside.astype(np.float64), 3)
     fine = (away - scipy.ndimage.uniform_filter(away, 3) / np.maximum(weight, 1e-6))[inside]
     return {
+        "covered": covered,
         "template_correlation": correlation(seen, expected),
         "white_minus_grey": (levels[2] - levels[1]) / unit,
         "grey_minus_fluid": (levels[1] - levels[0]) / unit,
