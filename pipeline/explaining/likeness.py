@@ -113,10 +113,10 @@ def anatomy_of(config: Config) -> Anatomy:
 
 
 def _controls_in(pool: ReferencePool, config: Config) -> tuple[ScanFiles, ...]:
-    """Files of all controls of the run that networks are from, in the order in which they are taken."""
-    if pool.layout is None or not pool.by_fold:
+    """Files of the controls that any network learned from, one scan per person."""
+    if pool.layout is None:
         return ()
-    scans = next(iter(pool.by_fold.values()))[:MOST]
+    scans = list({one.participant_id: one for found in pool.by_fold.values() for one in found}.values())[:MOST]
     return tuple(
         pool.layout.scan(one.participant_id, one.session_id, config.registration.resolution_mm) for one in scans
     )

@@ -96,7 +96,7 @@ def _likeness_table(rows: pd.DataFrame) -> Any:
 
 def draw_likeness(material: Material) -> Mapping[str, Any]:
     rows = _rows(material.run)
-    one = rows["scan_id"].nunique() == 1
+    one = len(set(rows["scan_id"])) == 1
     unlike = rows[rows["verdict"] == _UNLIKE]
     shown = rows if one else rows[rows["scan_id"].isin(unlike["scan_id"])]
     said = why_unlike(material.run) or WORDS.say("alike", scans=int(rows["scan_id"].nunique()))
