@@ -26,7 +26,7 @@ from heatlas.reports.questions.question import Question
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import NEGATIVE, POSITIVE, ScoreRow, draw_fingerprint
-from heatlas.reports.words.numbers import count, fixed, listing, number
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -55,18 +55,15 @@ def why_unlike(run: RunRecord, scans: Sequence[str] | None = None) -> str:
     reasons = [_reason(row) for row in first.to_dict("records")]
     if every == 1:
         return WORDS.say("one", reasons=". ".join(reasons))
-    names = [_MEASURES[str(name)].words for name in first["measure"]]
+    names = listing([mid_sentence(WORDS.all["short"][str(name)]) for name in first["measure"]])
     return WORDS.say("several", scans=people, every=every, names=names)
 
 
 def _reason(row: Mapping[Any, Any]) -> str:
     """What is unlike: what the scan may be, and how far it lies from the controls."""
-    measure = _MEASURES[str(row["measure"])]
-    may_be = WORDS.all["may_be"][measure.column]
-    far = (
-        f"{fixed(row['distance'], 1)} robust standard deviations from the median of {number(row['controls'])} controls"
-    )
-    return f"{measure.words[:1].upper()}{measure.words[1:]}: {may_be} ({far})"
+    name = str(row["measure"])
+    far = f"{fixed(row['distance'], 1)} robust SD from {number(row['controls'])} controls"
+    return f"{WORDS.all['short'][name]}: {WORDS.all['may_be'][name]} ({far})"
 
 
 def likeness_chart(rows: pd.DataFrame) -> Markup | None:
@@ -76,14 +73,14 @@ def likeness_chart(rows: pd.DataFrame) -> Markup | None:
     ordered = rows.sort_values("distance", ascending=False, kind="stable")
     shown = [
         ScoreRow(
-            _MEASURES[str(row["measure"])].words.split(", ")[0], None, float(row["distance"]),
+            WORDS.all["short"][str(row["measure"])], None, float(row["distance"]),
             f"{number(row['value'])}, controls {number(row['median'])}",
         )
         for row in ordered.to_dict("records")
     ]  # fmt: skip
     look = POSITIVE if (rows["verdict"] == _UNLIKE).any() else NEGATIVE
     alt = f"Distance from training controls: {listing([f'{row.name} {fixed(row.score, 1)}' for row in shown])}."
-    return draw_fingerprint(shown, look, "training controls, > 0 is worse", alt)
+    return draw_fingerprint(shown, look, "training controls; right is worse", alt, "median")
 
 
 def _likeness_table(rows: pd.DataFrame) -> Any:
