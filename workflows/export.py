@@ -36,6 +36,7 @@ from heatlas.pipeline.explaining.controls import (
     mean_volume,
     norms_of_controls,
 )
+from heatlas.pipeline.explaining.likeness import write_reference
 from heatlas.pipeline.models.families.registry import is_given, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel, load_model
@@ -177,6 +178,7 @@ def write_bundle(
         norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
         if len(norms):
             NORMS_TABLE.write(target.norms, norms)
+    write_reference(run, pool.by_fold[first], config, target)
     norms_digest = file_digest(target.norms) if target.norms.is_file() else ""
     mean_digest, source, record = file_digest(target.mean_controls), read_run_input(run), read_run(run)
     terms, weights = terms_of(source.input), _on_weights(changes)

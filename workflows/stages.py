@@ -23,6 +23,7 @@ from heatlas.pipeline.evaluation.planted import (
     evaluate_planted,
 )
 from heatlas.pipeline.explaining.own_regions import add_own_regions
+from heatlas.pipeline.explaining.likeness import write_likeness
 from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
@@ -119,7 +120,8 @@ def explain(work: Work) -> Result:
         scans, predictions = predicted(work), PREDICTIONS_TABLE.read(layout, ["scan_id"])
         outcomes = explain_scans(work, scans, predictions, atlas, labelled)
     applied = explain_applied(work, applied_scans(work), labelled, atlas)
-    return Result([*outcomes, *applied])
+    compared = work.without_labels and write_likeness(work, applied_scans(work))
+    return Result([*outcomes, *applied], step_done=compared)
 
 
 def aggregate(work: Work) -> Result:

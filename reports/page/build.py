@@ -46,6 +46,7 @@ from heatlas.reports.frame.pages import (
 )
 from heatlas.reports.page.parts import FinishedSection, make_parts, report_json
 from heatlas.reports.page.sections import QUESTIONS, find_cautions, missing_stages, sections_of
+from heatlas.reports.people.likeness import SCAN_REPORT, scan_report, why_unlike
 from heatlas.reports.questions.question import Caution
 from heatlas.reports.viewer.component import shared_data
 from heatlas.reports.words.numbers import is_missing, listing, shortened
@@ -109,7 +110,7 @@ def _pictures_of_scans(layout: RunLayout) -> list[Path]:
 def written_files(layout: RunLayout) -> list[Path]:
     """Return the files that `build_report` has written: pages, figures, methods text, bibliography."""
     figures = sorted(path for path in layout.figures.glob("*") if path.is_file())
-    pages = [layout.root / JSON, *(layout.root / chapter.file for chapter in CHAPTERS[1:])]
+    pages = [layout.root / JSON, layout.root / SCAN_REPORT, *(layout.root / chapter.file for chapter in CHAPTERS[1:])]
     pages = [
         *filter(Path.is_file, pages),
         *sorted(layout.root.glob("sub-*.html")),
@@ -151,6 +152,11 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
     summary, cautions = summarise(material.run, faults), find_cautions(material.run, faults)
     for file, page in _chapters(material, made.sections, summary, cautions).items():
         write_text(layout.root / file, page)
+    page, _ = faults.attempt(SCAN_REPORT, partial(scan_report, material))
+    if page is None:
+        (layout.root / SCAN_REPORT).unlink(missing_ok=True)
+    else:
+        write_text(layout.root / SCAN_REPORT, page)
     page_of = {section.id: section.page.file for section in QUESTIONS}
     facts = [(page_of[section.id], section.facts) for section in made.sections]
     write_text(layout.root / JSON, report_json(shortened(material.run.config.report.title), summary, cautions, facts))
@@ -184,6 +190,7 @@ def _chapters(
         pages[chapter.file] = render(
             "report.html.j2" if first else "chapter.html.j2", frame, title=report if first else chapter.title,
             report=report, summary=summary, cautions=cautions if first else about, sections=sections, shared=shared,
+            applied=material.run.without_labels, withheld=why_unlike(material.run),
         )  # fmt: skip
     files = {anchor: file for file, page in pages.items() for anchor in anchors_of(page)}
     return {file: with_addresses(page, files) for file, page in pages.items()}

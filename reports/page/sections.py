@@ -21,6 +21,7 @@ from heatlas.reports.content.run import cohort, colophon, performance, registrat
 from heatlas.reports.frame import pages
 from heatlas.reports.frame.material import Faults, Material
 from heatlas.reports.people.first_scan import FIRST_SCAN
+from heatlas.reports.people.likeness import LIKENESS_QUESTION
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.comparisons import PRIMARY, scaled_by_probability
 from heatlas.reports.questions.findings import in_words
@@ -80,7 +81,7 @@ def _in_short(material: Material) -> Mapping[str, Any]:
 
 _SAID_ABOVE = (PRIMARY.id, "baselines", "comparisons", "effects")
 """Questions that the index answers in its first lines, its cards or its chart of regions."""
-_OF_OTHER_RUNS = (PLANTED.id, PLANTED_EFFECTS.id, FIRST_SCAN.id, APPLIED.id)
+_OF_OTHER_RUNS = (PLANTED.id, PLANTED_EFFECTS.id, FIRST_SCAN.id, LIKENESS_QUESTION.id, APPLIED.id)
 """Questions of synthetic people, and of people without labels."""
 
 
@@ -88,7 +89,7 @@ IN_SHORT = Question.read(WORDS, "in-short", draw=_in_short, tasks=ANY_TASK, appl
 UNDEFINED = Question.read(WORDS, "undefined", draw=_undefined, tasks=ANY_TASK - {TWO_CLASSES})
 
 OWN = (
-    FIRST_SCAN, APPLIED, summary.BRAIN, summary.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY,
+    FIRST_SCAN, LIKENESS_QUESTION, APPLIED, summary.BRAIN, summary.RANKING, IN_SHORT, cohort.PARTICIPANTS, PRIMARY,
     performance.PERFORMANCE, maps.MAPS, founding.PATIENTS, founding.BETA, regions.REGIONS, regions.REGION_TABLE,
     differences.IMAGE_DIFFERENCES, differences.VOXELWISE, volume.VOLUME_AND_RELEVANCE, cohort.COHORT,
     registration.REGISTRATION, performance.TRAINING, founding.CONSERVATION, colophon.METHODS, UNDEFINED,

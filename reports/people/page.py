@@ -15,6 +15,7 @@ from heatlas.reports.content.run.registration import mostly_flagged
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark, worded_columns
+from heatlas.reports.people.likeness import why_unlike
 from heatlas.reports.people.regions import (
     FingerprintMeasure,
     cautions_of_maps,
@@ -61,6 +62,8 @@ def person_content(material: Material, people: ParticipantRecords, participant_i
     volumes = _scored(material, _VOLUMES, "Volume", scored.assign(value=np.nan)) if len(scored) else None
     return {
         "participant": shortened(participant_id),
+        "applied": run.without_labels,
+        "withheld": why_unlike(run, [str(scan) for scan in visits["scan_id"]]),
         "lead": _lead(material, visits),
         "evidence": evidence_sentences(run, visits),
         "cautions": _cautions(material, visits),

@@ -96,10 +96,10 @@ class ScoreRow:
 LIMIT = 6.0
 
 
-def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title: str) -> Markup:
+def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title: str, middle: str = "mean") -> Markup:
     """A person's regions against the distribution of controls.
 
-    `look`: of the person's points. `controls`: who the controls are, with n.
+    `look`: of the person's points. `controls`: who the controls are, with n. `middle`: what 0 is of them.
     """
     left, right, height, top = 210, 66, 22, 8
     drawing = Drawing(640, top + height * len(rows) + 44, title)
@@ -107,19 +107,19 @@ def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title:
     lowest, highest = min(ends), max(ends)
     axis = Axis(max(lowest - 0.3, -LIMIT), min(max(highest + 0.3, 2.0), LIMIT), left, drawing.width - right)
     bottom = top + height * len(rows)
-    drawing.value_axis(axis, top, bottom, f"standard deviations from the mean of {controls}")
+    drawing.value_axis(axis, top, bottom, f"standard deviations from the {middle} of {controls}")
     drawing.line(axis(0), top, axis(0), bottom, SOFT)
     for place, row in enumerate(rows):
-        middle = top + height * (place + 0.5)
-        drawing.text(left - 8, middle + 4, fitted(row.name, left - 14), "end", link=row.link)
+        y = top + height * (place + 0.5)
+        drawing.text(left - 8, y + 4, fitted(row.name, left - 14), "end", link=row.link)
         if row.band is not None:
             low, first, third, high = row.band
-            drawing.line(axis(low), middle, axis(high), middle, "#8a96a3", 1.5)
-            drawing.box(axis(first), middle - 5, axis(third) - axis(first), 10, "#c9d2dc", "#8a96a3", 2)
+            drawing.line(axis(low), y, axis(high), y, "#8a96a3", 1.5)
+            drawing.box(axis(first), y - 5, axis(third) - axis(first), 10, "#c9d2dc", "#8a96a3", 2)
         beyond = row.score > axis.high or row.score < axis.low
         hint = f"{row.name}: {row.value}, {fixed(row.score)} standard deviations"
-        drawing.mark(axis(row.score), middle, "triangle" if beyond else look.shape, look.colour, 5, 1, hint)
-        drawing.text(drawing.width - right + 10, middle + 4, f"{fixed(row.score, 1)}{_off(row.score, axis)}", size=11)
+        drawing.mark(axis(row.score), y, "triangle" if beyond else look.shape, look.colour, 5, 1, hint)
+        drawing.text(drawing.width - right + 10, y + 4, f"{fixed(row.score, 1)}{_off(row.score, axis)}", size=11)
     return drawing.html
 
 

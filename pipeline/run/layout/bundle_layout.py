@@ -37,6 +37,8 @@ class BundleLayout:
     """Digests of all people of the run, as a table that ``cohort.without`` takes."""
     mean_controls = PathIn("root", "reference/mean_controls.nii.gz")
     norms = PathIn("root", "reference/norms.tsv")
+    likeness = PathIn("root", "reference/likeness.tsv")
+    likeness_norms = PathIn("root", "reference/likeness_norms.tsv")
     card = PathIn("root", "docs/README.md")
 
     def digested(self) -> list[str]:

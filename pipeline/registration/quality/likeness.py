@@ -1,0 +1,206 @@
+"""Is a scan like those that a network learned from? Measures of one registered scan, and its place among controls.
+
+The rule was chosen before any scan was tried. A scan is unlike if one of its measures lies beyond those of all controls
+and more than `FARTHEST` robust standard deviations (1.4826 x median absolute deviation, and no less than the measure's
+smallest spread) from their median; only the bad side counts. Each control is measured as a scan is, against the others.
+The place of a scan is p = (b + 1) / (m + 1), where b of m controls lie at least as far on the bad side.
+
+No measure knows anatomy: a lesion in one region, or a disease that the network has not seen, may well be alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.ndimage
+
+from heatlas.pipeline.registration.quality.measures import correlation
+from heatlas.pipeline.registration.quality.outliers import ROBUST_SD, QualityMeasure
+
+FARTHEST = 4.0
+"""Robust standard deviations from the median of the controls beyond which a scan may be unlike them."""
+FEWEST = 10
+"""With fewer controls nothing is said."""
+LIKENESS = (
+    QualityMeasure("dice", "overlap of its brain with that of the template", "low", 0.02),
+    QualityMeasure("covered", "share of the template's brain that it fills", "low", 0.02),
+    QualityMeasure("affine_residual_mm", "deformation onto the template, in mm", "high", 0.5),
+    QualityMeasure("scale", "size of the head", "both", 0.02),
+    QualityMeasure("side", "asymmetry of left and right", "low", 0.1),
+    QualityMeasure("template_correlation", "correlation with the template", "low", 0.025),
+    QualityMeasure("white_minus_grey", "contrast of white and grey matter", "both", 0.02),
+    QualityMeasure("grey_minus_fluid", "contrast of grey matter and fluid", "both", 0.05),
+    QualityMeasure("bright_end", "brightness of the brightest voxels", "high", 0.1),
+    QualityMeasure("detail", "fine detail, of blur or noise", "both", 0.02),
+    QualityMeasure("region_distance", "intensities of the regions", "high", 0.3),
+)
+"""What is compared. `dice`, `affine_residual_mm` and `scale` are numbers of the registration."""
+_WORDS = {measure.column: measure.words for measure in LIKENESS}
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What images in template space are measured with, all of one shape.
+
+    `template`: brain of the template. `mask`: its brain. `labels`: regions, 0 for none.
+    """
+
+    template: np.ndarray
+    mask: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Place:
+    """A measure of a scan among those of controls.
+
+    `distance`: robust standard deviations from their median, > 0 on the bad side. `beyond`: controls that lie at least
+    as far on the bad side, of `controls`. `unlike`: whether the rule is broken.
+    """
+
+    measure: str
+    value: float
+    median: float
+    distance: float
+    beyond: int
+    controls: int
+    unlike: bool
+
+    @property
+    def p(self) -> float:
+        return (self.beyond + 1) / (self.controls + 1)
+
+    @property
+    def words(self) -> str:
+        return _WORDS[self.measure]
+
+
+def intensity_measures(values: np.ndarray, brain: np.ndarray, anatomy: Anatomy) -> dict[str, float]:
+    """Contrast of tissues and detail of one image in template space; NaN where there is no brain or only one value.
+
+    Tissues are where the template is darkest (a tenth of its brain: fluid), middling (the third to fifth tenth: grey
+    matter) and brightest (the last three tenths: white matter). Differences of their medians are in units of the range
+    of the middle nine tenths of all voxels, so the scale of the image does not count.
+    """
+    inside = anatomy.mask & (brain > 0.5)
+    covered = float(inside.sum() / max(int(anatomy.mask.sum()), 1))
+    names = ("template_correlation", "white_minus_grey", "grey_minus_fluid", "bright_end", "detail")
+    if not inside.any() or np.ptp(values[inside]) == 0:
+        return {"covered": covered} | dict.fromkeys(names, np.nan)
+    seen, expected = values[inside].astype(np.float64), anatomy.template[inside]
+    low, middle, high, highest = np.percentile(seen, [5, 50, 95, 99.9])
+    unit = (high - low) or np.ptp(seen)
+    fluid, from_grey, to_grey, white = np.percentile(anatomy.template[anatomy.mask], [10, 20, 50, 70])
+    tissues = (expected <= fluid), (expected > from_grey) & (expected <= to_grey), (expected > white)
+    levels = [float(np.median(seen[one])) if one.any() else np.nan for one in tissues]
+    away = np.where(inside, values - middle, 0).astype(np.float64)
+    weight = scipy.ndimage.uniform_filter(inside.astype(np.float64), 3)
+    fine = (away - scipy.ndimage.uniform_filter(away, 3) / np.maximum(weight, 1e-6))[inside]
+    return {
+        "covered": covered,
+        "template_correlation": correlation(seen, expected),
+        "white_minus_grey": (levels[2] - levels[1]) / unit,
+        "grey_minus_fluid": (levels[1] - levels[0]) / unit,
+        "bright_end": float(highest - middle) / unit,
+        "detail": float(fine.std() / seen.std()),
+    }
+
+
+def region_means(values: np.ndarray, brain: np.ndarray, anatomy: Anatomy) -> np.ndarray:
+    """Mean of each region in robust standard deviations of the image from its median; NaN for a region outside it."""
+    inside = anatomy.mask & (brain > 0.5)
+    numbers = np.unique(anatomy.labels[anatomy.labels > 0])
+    if not inside.any():
+        return np.full(len(numbers), np.nan)
+    middle = float(np.median(values[inside]))
+    spread = ROBUST_SD * float(np.median(np.abs(values[inside] - middle))) or float(values[inside].std()) or 1.0
+    there = np.where(inside, anatomy.labels, 0)
+    counts = np.bincount(there.ravel(), minlength=numbers.max() + 1)[numbers]
+    sums = np.bincount(there.ravel(), ((values - middle) / spread).ravel(), numbers.max() + 1)[numbers]
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Middle and spread of controls in each of many numbers: means of regions, or asymmetries at points."""
+
+    middle: np.ndarray
+    spread: np.ndarray
+
+
+def norm_of_regions(controls: np.ndarray) -> Norm:
+    """Median and robust standard deviation of `region_means` of controls (N, R); half the median spread at least."""
+    middle = np.median(controls, axis=0)
+    spread = ROBUST_SD * np.median(np.abs(controls - middle), axis=0)
+    known = spread[np.isfinite(spread)]
+    return Norm(middle, np.maximum(spread, 0.5 * float(np.median(known)) if known.size else 0.0))
+
+
+def region_distance(means: np.ndarray, norm: Norm) -> float:
+    """Mean over regions of the distance of a scan (R,) from a norm; NaN if no region can be compared.
+
+    >>> norm = norm_of_regions(np.array([[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]))
+    >>> round(region_distance(np.array([1.0, 5.0]), norm) * ROBUST_SD, 6)
+    1.5
+    """
+    usable = np.isfinite(means) & np.isfinite(norm.middle) & (norm.spread > 0)
+    return float(np.mean(np.abs(means - norm.middle)[usable] / norm.spread[usable])) if usable.any() else float("nan")
+
+
+def distances_of_controls(controls: np.ndarray) -> list[float]:
+    """`region_distance` of each control (N, R) from the others."""
+    return [
+        region_distance(controls[row], norm_of_regions(np.delete(controls, row, 0))) for row in range(len(controls))
+    ]
+
+
+def norm_of_sides(asymmetries: Sequence[np.ndarray]) -> Norm:
+    """Mean and spread of asymmetries (`sides.asymmetry`) of controls; half the median spread at least."""
+    stacked = np.stack(asymmetries).astype(np.float64)
+    spread = stacked.std(axis=0)
+    return Norm(stacked.mean(axis=0), np.maximum(spread, max(0.5 * float(np.median(spread)), 1e-9)))
+
+
+def side_of(asymmetry: np.ndarray, norm: Norm) -> float:
+    """Correlation of the asymmetry of a scan with the mean one of controls, as `sides.side_scores` among scans."""
+    values, others = asymmetry / norm.spread, norm.middle / norm.spread
+    length = float(np.linalg.norm(values) * np.linalg.norm(others))
+    return float(values @ others) / length if length > 1e-9 else 0.0
+
+
+def place_among(value: float, controls: Sequence[float], measure: QualityMeasure) -> Place | None:
+    """Where a value lies among those of controls; None where either is not known.
+
+    >>> size = QualityMeasure("scale", "", "both", 0.5)
+    >>> found = place_among(9.0, [float(one) for one in range(1, 6)], size)
+    >>> round(found.distance * ROBUST_SD, 6), found.beyond, found.unlike
+    (6.0, 0, True)
+    >>> place_among(3.0, [1.0, 2.0, 3.0, 4.0, 5.0], size).beyond
+    5
+    """
+    known = np.asarray([one for one in controls if np.isfinite(one)], dtype=float)
+    if not np.isfinite(value) or not len(known):
+        return None
+    median = float(np.median(known))
+    spread = max(ROBUST_SD * float(np.median(np.abs(known - median))), measure.smallest_spread)
+    away = _bad_side(np.append(known, value) - median, measure) / spread
+    distance, beyond = float(away[-1]), int((away[:-1] >= away[-1]).sum())
+    return Place(
+        measure.column, float(value), median, distance, beyond, len(known), beyond == 0 and distance > FARTHEST
+    )
+
+
+def _bad_side(away: np.ndarray, measure: QualityMeasure) -> np.ndarray:
+    return {"low": -away, "high": away, "both": np.abs(away)}[measure.bad]
+
+
+def places_among(values: Mapping[str, float], controls: Mapping[str, Sequence[float]]) -> list[Place]:
+    """Places of all measures that are known of the scan and of at least `FEWEST` controls, those farthest off first."""
+    found = [
+        place_among(values.get(measure.column, np.nan), controls.get(measure.column, ()), measure)
+        for measure in LIKENESS
+    ]
+    known = [place for place in found if place is not None and place.controls >= FEWEST]
+    return sorted(known, key=lambda place: (not place.unlike, -place.distance))

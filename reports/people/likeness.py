@@ -1,0 +1,136 @@
+"""Whether scans are like those that the networks of another run learned from, and the one file about one scan.
+
+A scan that is unlike is said to be so before anything else, and the answer of the networks is folded
+(`pipeline.registration.quality.likeness` holds the measures and the rule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from heatlas.pipeline.attribution.titles import map_title
+from heatlas.pipeline.registration.quality.likeness import FARTHEST, LIKENESS
+from heatlas.reports.figures.gallery import Picture, inlined, shown_in
+from heatlas.reports.figures.maps import MAPS
+from heatlas.reports.figures.slices import SMOOTHED_MM
+from heatlas.reports.frame.material import Material
+from heatlas.reports.frame.pages import Frame, render
+from heatlas.reports.frame.tables import page_table, worded_columns
+from heatlas.reports.people.regions import evidence_sentences
+from heatlas.reports.questions.predictions import APPLIED
+from heatlas.reports.questions.question import Question
+from heatlas.reports.read.people import ParticipantRecords
+from heatlas.reports.read.run_record import RunRecord
+from heatlas.reports.vector.charts import NEGATIVE, POSITIVE, ScoreRow, draw_fingerprint
+from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number
+from heatlas.reports.words.sentences import Words
+
+WORDS = Words(__file__)
+SCAN_REPORT = "scan_report.html"
+"""Everything about one scan in one file, without a name, to be sent or printed."""
+_MEASURES = {measure.column: measure for measure in LIKENESS}
+_UNLIKE = "unlike"
+
+
+def _rows(run: RunRecord, scans: Sequence[str] | None = None) -> pd.DataFrame:
+    """Rows of ``likeness.tsv``; of some scans only, where they are given."""
+    if not run.has("likeness"):
+        return pd.DataFrame(columns=["scan_id", "measure", "distance", "verdict"])
+    table = run.tables["likeness"]
+    return table if scans is None else table[table["scan_id"].astype(str).isin([str(scan) for scan in scans])]
+
+
+def why_unlike(run: RunRecord, scans: Sequence[str] | None = None) -> str:
+    """Which scans are unlike those that the networks learned from, and why, in plain words; empty where none is."""
+    rows = _rows(run, scans)
+    unlike = rows[rows["verdict"] == _UNLIKE]
+    if unlike.empty:
+        return ""
+    people, every = unlike["scan_id"].nunique(), rows["scan_id"].nunique()
+    first = unlike.drop_duplicates("measure").sort_values("distance", ascending=False, kind="stable")
+    reasons = [_reason(row) for row in first.to_dict("records")]
+    if every == 1:
+        return WORDS.say("one", reasons=". ".join(reasons))
+    names = listing([mid_sentence(WORDS.all["short"][str(name)]) for name in first["measure"]])
+    return WORDS.say("several", scans=people, every=every, names=names)
+
+
+def _reason(row: Mapping[Any, Any]) -> str:
+    """What is unlike: what the scan may be, and how far it lies from the controls."""
+    name = str(row["measure"])
+    far = f"{fixed(row['distance'], 1)} robust SD from {number(row['controls'])} controls"
+    return f"{WORDS.all['short'][name]}: {WORDS.all['may_be'][name]} ({far})"
+
+
+def likeness_chart(rows: pd.DataFrame) -> Markup | None:
+    """Distance of one scan from the controls in every measure, the farthest first."""
+    if rows.empty:
+        return None
+    ordered = rows.sort_values("distance", ascending=False, kind="stable")
+    shown = [
+        ScoreRow(
+            WORDS.all["short"][str(row["measure"])], None, float(row["distance"]),
+            f"{number(row['value'])}, controls {number(row['median'])}",
+        )
+        for row in ordered.to_dict("records")
+    ]  # fmt: skip
+    look = POSITIVE if (rows["verdict"] == _UNLIKE).any() else NEGATIVE
+    alt = f"Distance from training controls: {listing([f'{row.name} {fixed(row.score, 1)}' for row in shown])}."
+    return draw_fingerprint(shown, look, "training controls; right is worse", alt, "median")
+
+
+def _likeness_table(rows: pd.DataFrame) -> Any:
+    named = rows.assign(
+        measure=rows["measure"].map(lambda name: _MEASURES[str(name)].words),
+        place=[f"{a:.0f} of {n:.0f}" for a, n in zip(rows["as_far"], rows["controls"], strict=True)],
+    )
+    return page_table(named, worded_columns(WORDS, "table"), WORDS.say("table_caption", FARTHEST=FARTHEST))
+
+
+def draw_likeness(material: Material) -> Mapping[str, Any]:
+    rows = _rows(material.run)
+    one = len(set(rows["scan_id"])) == 1
+    unlike = rows[rows["verdict"] == _UNLIKE]
+    shown = rows if one else rows[rows["scan_id"].isin(unlike["scan_id"])]
+    said = why_unlike(material.run) or WORDS.say("alike", scans=int(rows["scan_id"].nunique()))
+    return {
+        "text": said,
+        "chart": likeness_chart(rows) if one else None,
+        "caption": WORDS.say("chart_caption"),
+        "table": _likeness_table(shown) if len(shown) else None,
+    }
+
+
+LIKENESS_QUESTION = Question.read(
+    WORDS, "likeness", draw=draw_likeness, applies=lambda run: run.without_labels and run.has("likeness")
+)
+
+
+def scan_report(material: Material) -> str | None:
+    """The file about one scan, as HTML with everything inside; None where there are several, or no prediction."""
+    run = material.run
+    if not run.without_labels or not run.has("predictions_applied") or len(run.tables["predictions_applied"]) != 1:
+        return None
+    visits = ParticipantRecords(run).visits
+    visits = visits[visits["scan_id"].isin(run.tables["predictions_applied"]["scan_id"])]
+    if len(visits) != 1:
+        return None
+    row = visits.iloc[0].to_dict()
+    content, rows = material.picture(run.files_of(row).portrait), _rows(run, [str(row["scan_id"])])
+    answer = APPLIED.headline.answer(run) if APPLIED.headline else None
+    evidence = [sentence.replace(f"Scan {row['scan_id']}: the", "The") for sentence in evidence_sentences(run, visits)]
+    title = map_title((shown_in(content, MAPS) or run.main_maps)[0]) if content else ""
+    picture = None if content is None else Picture(
+        "", inlined(content, "png"), f"{title} on slices of the scan.",
+        WORDS.say("picture", title=title, words=run.task.words, SMOOTHED_MM=SMOOTHED_MM), 0,
+    )  # fmt: skip
+    return render(
+        "scan_report.html.j2", Frame("One scan", [], of_a_run=False), answer=answer, evidence=evidence,
+        picture=picture, withheld=why_unlike(run, [str(row["scan_id"])]), chart=likeness_chart(rows),
+        caption=WORDS.say("chart_caption"), networks=count(len(run.models), "network"), positive=run.positive,
+        checked=len(rows),
+    )  # fmt: skip
