@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims"
@@ -105,7 +105,48 @@ class System:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """A claim of the first page: where its difference stands in what was found, and how large the source's is."""
+
+    claim: str
+    says: str
+    after: str  # words of `Answer.found` before the difference
+    scale: float  # to points out of 100; below 0 where less is what the source says
+    chance: float  # points that are taken off
+    there: tuple[float, ...]  # points in the source; of networks or methods that differ, from the smallest
+    of: Answer
+
+    @property
+    def difference(self) -> Difference:
+        """In points, above 0 where it is as the source says."""
+        found = next(differences(self.of.found[self.of.found.index(self.after) + len(self.after) :]))
+        mean, low, high, *seeds = (self.scale * one - self.chance for one in (*found[:3], *found.seeds))
+        return Difference(mean, min(low, high), max(low, high), tuple(seeds))
+
+
+class Difference(NamedTuple):
+    mean: float
+    low: float
+    high: float
+    seeds: tuple[float, ...] = ()
+
+
+_NUMBER = r"([+−-]?\d*\.?\d+)"
+_DIFFERENCE = re.compile(
+    rf"{_NUMBER} \({_NUMBER} to {_NUMBER}\)(?:, by seed {_NUMBER}, {_NUMBER},? (?:and )?{_NUMBER})?"
+)
+
+
+def differences(text: str) -> Iterator[Difference]:
+    """Differences of a text with their intervals over people, and of three seeds where it says them."""
+    for found in _DIFFERENCE.finditer(text):
+        mean, low, high, *seeds = (float(one.replace("−", "-")) for one in found.groups() if one)
+        yield Difference(mean, low, high, tuple(seeds))
+
+
+@dataclass(frozen=True)
 class Source:
+    name: str
     title: str
     papers: str
     claims: tuple[Claim, ...]
@@ -166,7 +207,7 @@ def sources() -> tuple[Source, ...]:
         for one in values["claim"]:
             answers = [Answer(**{**a, "quotes": tuple(a.get("quotes", ()))}) for a in one.pop("here", [])]
             claims.append(Claim(**one, here=tuple(answers)))
-        found.append(Source(values["title"], values["papers"], tuple(claims)))
+        found.append(Source(name, values["title"], values["papers"], tuple(claims)))
     return tuple(found)
 
 
@@ -186,6 +227,17 @@ def _command(one: dict[str, Any]) -> Command:
 def systems() -> tuple[System, ...]:
     lines = (RECORDS / "systems.tsv").read_text(encoding="utf-8").splitlines()[1:]
     return tuple(System(*line.split("\t")) for line in lines)
+
+
+@cache
+def headlines() -> tuple[Headline, ...]:
+    answers = {claim.id: claim.here[0] for source in sources() for claim in source.claims if claim.here}
+    found = []
+    for line in (RECORDS / "headlines.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+        claim, says, after, scale, chance, there = line.split("\t")
+        numbers_there = tuple(map(float, there.split()))
+        found.append(Headline(claim, says, after, float(scale), float(chance), numbers_there, answers[claim]))
+    return tuple(found)
 
 
 def command_of(answer: Answer) -> Command | None:

@@ -20,7 +20,6 @@ import torch
 from harness import CLAIMS, arguments_of, line, show, table
 from inherent_runs import BEST, FOUNDING, Recipe, Workplace, name_of, networks, trained
 from numpy.typing import NDArray
-from patients_search import CONV5, SFCN
 from scipy.stats import spearmanr
 from sklearn.preprocessing import StandardScaler
 
@@ -60,6 +59,8 @@ def _epochs(count: int) -> Mapping[str, int]:
     return {"max_epochs": count, "min_epochs": count}
 
 
+SFCN = {"architecture": "sfcn", "channels": [16, 32, 64, 64], "dropout": 0.3}
+CONV5 = {"architecture": "conv5-fc3", "channels": [8, 16, 32, 64], "hidden_units": [100, 50]}
 RECIPES = (
     FOUNDING,
     Recipe("linear", {"model": {"architecture": "linear"}}),

@@ -14,27 +14,28 @@ if TYPE_CHECKING:
     from heatlas.pipeline.explaining.any_network import (
         deeplift,
         expected_gradients,
-        explain,
         lrp,
         methods,
         networks,
         prepare,
     )
-    from heatlas.pipeline.explaining.explained_image import Explained
+    from heatlas.pipeline.explaining.explained_image import Explained, regions
     from heatlas.reports.read.open_run import OpenRun
     from heatlas.reports.read.open_run import open_run as open
+    from heatlas.workflows.explained_scan import explain
     from heatlas.workflows.library import apply, evaluate, export, run
 
 __all__ = [
     "Explained", "OpenRun", "apply", "deeplift", "evaluate", "expected_gradients", "explain", "export", "lrp",
-    "methods", "networks", "open", "prepare", "run",
+    "methods", "networks", "open", "prepare", "regions", "run",
 ]  # fmt: skip
 
 _PLACES = {
     "open": ("heatlas.reports.read.open_run", "open_run"),
     "OpenRun": ("heatlas.reports.read.open_run", "OpenRun"),
-    "explain": ("heatlas.pipeline.explaining.any_network", "explain"),
+    "explain": ("heatlas.workflows.explained_scan", "explain"),
     "Explained": ("heatlas.pipeline.explaining.explained_image", "Explained"),
+    "regions": ("heatlas.pipeline.explaining.explained_image", "regions"),
     "methods": ("heatlas.pipeline.explaining.any_network", "methods"),
     "networks": ("heatlas.pipeline.explaining.any_network", "networks"),
     "lrp": ("heatlas.pipeline.explaining.any_network", "lrp"),

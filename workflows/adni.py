@@ -33,6 +33,7 @@ from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.controls import mean_controls, read_norms
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
 from heatlas.pipeline.models.families.registry import is_given
+from heatlas.pipeline.models.named_networks import network_folder, require_as_exported
 from heatlas.pipeline.run.config.files import read_config, usual_sentence
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
@@ -227,11 +228,11 @@ def run_command(options: Run) -> int:
 
 def apply_command(options: Apply) -> int:
     """``heatlas apply``: the networks of a finished run, or of its export, on another cohort or one scan."""
-    run, out = RunLayout(options.run.resolve()), options.out.resolve()
+    run, out = RunLayout(network_folder(options.run).resolve()), options.out.resolve()
     if run.root.is_relative_to(out) or out.is_relative_to(run.root):
         raise UsageError(f"{options.out}: is, holds or lies in {options.run}. Choose an OUT elsewhere.")
     if bundle := open_bundle(run.root):
-        mean_controls(bundle), read_norms(bundle)  # refused before anything is written
+        mean_controls(bundle), read_norms(bundle), require_as_exported(bundle)  # refused before anything is written
         config, preset, people = read_config(bundle.layout.config), bundle.preset, bundle.layout.people
     elif run.config.is_file():
         config, preset, people = read_run_config(run), read_run_input(run).preset, SPLITS_TABLE.path(run)

@@ -69,6 +69,8 @@ class _Parser(argparse.ArgumentParser):
                 several = action.nargs == argparse.ONE_OR_MORE
                 name = f"{action.metavar} [{action.metavar} ...]" if several else str(action.metavar)
                 words.append(" ".join([*action.option_strings[:1], name]))
+            elif action.nargs == argparse.OPTIONAL and not action.option_strings:
+                words.append(f"[{action.metavar}]")
         return " ".join([*words, "[options]"]).replace("%", "%%")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -248,7 +248,7 @@ class Apply(Command):
     name = "apply"
     does = "adni.apply_command"
     computes = True
-    run: Path = place("RUN", "finished run, or folder of heatlas export; only read")
+    run: Path = place("RUN", "finished run, folder of heatlas export, or a name of heatlas networks; only read")
     input: Path = place("NEW", f"one NIfTI or MGZ image, or as for heatlas run: {INPUTS}")
     out: Path = place("OUT", "folder for the results")
     table: Path | None = _TABLE()
@@ -277,6 +277,27 @@ class Export(Command):
     epilog = "What the folder holds, and what it does not hide: docs/export.md."
     run: Path = place("RUN", "finished run; only read")
     folder: Path = place("FOLDER", "new or empty folder")
+    public: bool = flag(
+        "to give to everyone: the mean is of all training controls, 30 or more, and weights take half the bytes where "
+        "no answer changes by more than 0.001"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Networks(Command):
+    """The networks that can be applied by name, or the model card of one.
+
+    Those that come with Heatlas, and every folder of heatlas export in the folder that the variable
+    HEATLAS_NETWORKS names.
+    """
+
+    name = "networks"
+    does = "networks.networks_command"
+    epilog = "How to apply one to a scan: docs/howto/one_scan.md."
+    only_reads = True
+    network: str | None = field(
+        default=None, metadata={"metavar": "NAME", "help": "print the card of this network", "nargs": "?"}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,7 +434,7 @@ def run_of(command: Command, **changes: Any) -> Run:
 
 
 COMMANDS: tuple[type[Command], ...] = (
-    Demo, Check, ManifestExport, ManifestImport, Run, Apply, Export, Explain, Evaluate, Compare, Models,
+    Demo, Check, ManifestExport, ManifestImport, Run, Apply, Networks, Export, Explain, Evaluate, Compare, Models,
     Report, Figures,
 )  # fmt: skip
 """Those of the core; a name of two words is an action of a command of several."""
@@ -454,4 +475,5 @@ def options_of(record: type[Command]) -> list[Field[Any]]:
 
 def is_place(one: Field[Any]) -> bool:
     """Whether a field is told by its place on the command line, not by the name of an option."""
-    return one.default is MISSING and one.default_factory is MISSING and "required" not in one.metadata
+    needed = one.default is MISSING and one.default_factory is MISSING and "required" not in one.metadata
+    return needed or one.metadata.get("nargs") == "?"

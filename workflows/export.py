@@ -6,14 +6,19 @@ networks were trained with. Equal runs give equal bytes.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import importlib.metadata
+import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import safetensors.torch
+import torch
 
 import heatlas
 from heatlas.atlases.catalogue import find_atlas
@@ -32,7 +37,7 @@ from heatlas.pipeline.explaining.controls import (
     norms_of_controls,
 )
 from heatlas.pipeline.models.families.registry import is_given, on_backbone
-from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network
+from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.config.files import config_to_toml
@@ -43,15 +48,21 @@ from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import SECTION, Bundle, BundleLayout
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.tables import write_json, write_text
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import write_bytes, write_json, write_text
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.providers import ClusterConfig
 from heatlas.reports.content.run.colophon import model_card
-from heatlas.reports.read.run_record import read_run
+from heatlas.reports.content.run.summary import task_in_words
+from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.workflows.commands import Export
 
-FEWEST_CONTROLS = 5
-"""Controls of whom a mean is given away; that of fewer shows too much of each."""
+FEWEST_CONTROLS, FEWEST_OF_PUBLIC = 5, 30
+"""Controls of whom a mean is given away, and of one that is given to everyone; that of fewer shows too much of each."""
+ROUNDED_FROM = 10_000
+"""Values of a tensor that is stored in half precision: smaller ones hold few bytes, and the first layers most error."""
+LARGEST_CHANGE = 1e-3
+"""Of any output of a network for any scan that it was trained with, by weights in half precision."""
 TEXTS = (".json", ".md", ".toml", ".tsv")
 PACKAGES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_version": "numpy"}
 
@@ -66,7 +77,7 @@ def export_command(options: Export) -> int:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
         target = BundleLayout(Path(scratch) / "export")
-        bundle = write_bundle(run, config, networks, target)
+        bundle = write_bundle(run, config, networks, target, options.public)
         require_nameless(target.root, run)
         if folder.is_dir():
             folder.rmdir()
@@ -75,6 +86,8 @@ def export_command(options: Export) -> int:
         f"{options.folder}: {len(networks)} networks, settings, the mean of {bundle.controls} controls and a model "
         "card. Read docs/README.md before you give it away."
     )
+    if options.public:
+        print(f"  {bundle.summary['weights']}")
     return EXIT_OK
 
 
@@ -114,31 +127,44 @@ def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
     return config, {index: load_model(one) for index, one in files.items()}
 
 
-def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedModel], target: BundleLayout) -> Bundle:
+def write_bundle(
+    run: RunLayout,
+    config: Config,
+    networks: Mapping[int, LoadedModel],
+    target: BundleLayout,
+    public: bool = False,
+) -> Bundle:
     """Write the folder of a run.
 
-    `config`: of the run. `networks`: by fold. `made`: does not exist yet. Raises BadInputError if the run has too few
-    controls, or one of its files is missing.
+    `config`: of the run. `networks`: by fold. `target`: does not exist yet. `public`: as of the command. Raises
+    BadInputError if the run has too few controls, or one of its files is missing.
     """
     spec, task, split = configured_input(config), task_of(config.cohort), Split.read(run)
     of_run = dataclasses.replace(config.training, networks_of=str(run.root))
     alike = Split(tuple(Fold(fold.index, (), (), ()) for fold in split.folds))  # controls of all networks together
     pool = controls_of((), alike, dataclasses.replace(config, training=of_run))
     first = split.folds[0].index
-    controls = pool.by_fold[first][: pool.size]
-    if len(controls) < FEWEST_CONTROLS:
+    controls = pool.by_fold[first][: None if public else pool.size]
+    fewest = FEWEST_OF_PUBLIC if public else FEWEST_CONTROLS
+    if len(controls) < fewest:
         raise BadInputError(
             f"{run.root}: {len(controls)} registered scans of {pool.wanted} were trained with, and the mean of fewer "
-            f"than {FEWEST_CONTROLS} shows too much of each. Export a run with more of them."
+            f"than {fewest} shows too much of each. Export a run with more of them."
         )
     for path in (target.metadata, target.card, target.mean_controls, *(target.fold(one).weights for one in networks)):
         path.parent.mkdir(parents=True)
     # From the weights, so that two exports of a run are alike and those of two runs are not.
     digests = " ".join(str(one.description["weights"]["sha256"]) for one in networks.values())
     salt = hashlib.sha256(digests.encode()).hexdigest()[:16]
+    changes = []
     for index, loaded in networks.items():
         shutil.copyfile(run.fold(index).weights, target.fold(index).weights)
-        write_json(target.fold(index).description, nameless(loaded.description, str(run.fold(index).description), salt))
+        description = nameless(loaded.description, str(run.fold(index).description), salt)
+        if public:
+            changes.append(_halve(target.fold(index).weights, loaded, _trained_with(run, loaded, spec), spec))
+            digest = file_digest(target.fold(index).weights)
+            description["weights"] = {**description["weights"], "sha256": digest}
+        write_json(target.fold(index).description, description)
     everyone = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
     for index, loaded in networks.items():
         everyone |= set(people_of(loaded.description, str(run.fold(index).description), "backbone"))
@@ -152,13 +178,86 @@ def write_bundle(run: RunLayout, config: Config, networks: Mapping[int, LoadedMo
         if len(norms):
             NORMS_TABLE.write(target.norms, norms)
     norms_digest = file_digest(target.norms) if target.norms.is_file() else ""
-    mean_digest, preset = file_digest(target.mean_controls), read_run_input(run).preset
-    bundle = Bundle(target, preset, tuple(networks), len(scans), mean_digest, norms_digest)
-    logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
-    write_json(target.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind))
+    mean_digest, source, record = file_digest(target.mean_controls), read_run_input(run), read_run(run)
+    terms, weights = terms_of(source.input), _on_weights(changes)
     write_json(target.inference, inference(tuple(networks)))
-    write_text(target.card, model_card(read_run(run), len(scans)))
+    write_text(target.card, model_card(record, len(scans), terms, weights))
+    bundle = Bundle(
+        target, source.preset, tuple(networks), len(scans), mean_digest, norms_digest,
+        {name: file_digest(target.root / name) for name in target.digested()},
+        {**summary_of(record), "licence": terms.get("License", ""), "weights": weights},
+    )  # fmt: skip
+    logits = {f"fold-{index}": mean_logits(one.model, scans, spec) for index, one in networks.items()}
+    write_json(target.metadata, metadata(bundle, networks[first], spec, task, logits, config.cohort.kind, terms))
     return bundle
+
+
+def _trained_with(run: RunLayout, network: LoadedModel, spec: NetworkInput) -> list[ScanFiles]:
+    """Registered scans of the people whom a network learned from."""
+    people = set(people_of(network.description, str(run.root), "train"))
+    kept = [one for one in ScanTable.read(run).labelled if one.participant_id in people]
+    found = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in kept]
+    return [one for one in found if all(path.is_file() for path in one.images)]
+
+
+def _halve(weights: Path, network: LoadedModel, scans: Sequence[ScanFiles], spec: NetworkInput) -> float | None:
+    """Store the large tensors of a network in half precision; the largest change of an output for `scans`.
+
+    They stay as they are, and None comes back, where this is above `LARGEST_CHANGE`. They are used in full precision.
+    """
+    state = safetensors.torch.load_file(weights)
+    large = {name for name, value in state.items() if value.is_floating_point() and value.numel() >= ROUNDED_FROM}
+    halved = {name: value.half() if name in large else value for name, value in state.items()}
+    rounded = copy.deepcopy(network.model)
+    rounded.load_state_dict(halved)
+    change = 0.0
+    with torch.inference_mode():
+        for scan in scans:
+            volume = torch.from_numpy(read_network_volume(scan, spec))[None, None]
+            change = max(change, float((rounded(volume) - network.model(volume)).abs().max()))
+    if not change <= LARGEST_CHANGE:
+        return None
+    write_bytes(weights, safetensors.torch.save(halved))
+    return change
+
+
+def _on_weights(changes: Sequence[float | None]) -> str:
+    """What was done to weights, in a sentence; empty where nothing was."""
+    known = [change for change in changes if change is not None]
+    if not known:
+        return "Weights are in single precision: rounded, some answer would change too much." if changes else ""
+    return (
+        f"Large tensors of {len(known)} of {len(changes)} networks are stored in half precision and used in single "
+        f"precision: no output for a training scan changes by more than {max(known):.1g}."
+    )
+
+
+TERMS = ("License", "HowToAcknowledge", "ReferencesAndLinks")
+
+
+def terms_of(folder: Path) -> dict[str, Any]:
+    """What the ``dataset_description.json`` of an input says of its licence and whom to thank; empty without one."""
+    try:
+        said = json.loads((folder / "dataset_description.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    known = said if isinstance(said, dict) else {}
+    return {name: known[name] for name in TERMS if isinstance(known.get(name), str | list) and known[name]}
+
+
+def summary_of(run: RunRecord) -> dict[str, Any]:
+    """Task, people, and the first measure of accuracy with its interval, as ``heatlas networks`` lists them."""
+    scans, task = run.tables["scans"], run.task
+    kept = scans[scans["kept"].astype(bool) & scans["label"].notna()]
+    measure = task.kind.measures[0]
+    found = {"task": task_in_words(run), "people": int(kept["participant_id"].nunique()), "measure": measure}
+    tables = ("performance", "performance_number", "performance_classes")
+    for name in (one for one in tables if run.has(one)):
+        rows = run.tables[name]
+        rows = rows[(rows["fold"].astype(str) == "all") & (rows["metric"] == measure)]
+        if len(rows):
+            found |= {key: round(float(rows[key].iloc[0]), 4) for key in ("estimate", "ci_low", "ci_high")}
+    return found | {"seed": run.config.seed, "commit": str(run.provenance.get("code_commit", ""))}
 
 
 def _people_of_class(run: RunLayout, task: Task) -> Iterable[str]:
@@ -211,6 +310,7 @@ def metadata(
     task: Task,
     logits: Mapping[str, Any],
     kind: ImageKind = T1W,
+    terms: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """``metadata.json``: the keys that MONAI asks for, and the section of Heatlas."""
     outputs = " or ".join(task.outputs)
@@ -224,6 +324,7 @@ def metadata(
         "description": f"{len(bundle.folds)} networks ({network.family.name}) of one run of Heatlas, one per fold; "
         "their mean logits answer.",
         "intended_use": "Research only; no medical device.",
+        **{ours: terms[theirs] for ours, theirs in _TERMS_OF_MONAI.items() if terms and theirs in terms},
         "network_data_format": {
             "inputs": {
                 "image": {
@@ -246,6 +347,9 @@ def metadata(
         },
         SECTION: facts,
     }  # fmt: skip
+
+
+_TERMS_OF_MONAI = {"data_source": "HowToAcknowledge", "copyright": "License", "references": "ReferencesAndLinks"}
 
 
 def inference(folds: Iterable[int]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, as_completed
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 import pandas as pd
 
@@ -20,7 +19,7 @@ from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.config.images import is_mni
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input, require_no_links_out
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import RunLayout, label_in_file_name
 from heatlas.pipeline.run.tables import require_whole
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.progress import Progress
@@ -259,6 +258,6 @@ def draw_maps(layout: RunLayout, gallery: Gallery, name: str) -> tuple[str, ...]
         for group, average in ((group, average) for group, average in shown.items() if average is not None):
             for view in VIEWS if is_mni(run.layout.space) else ("slices",):  # the others are of MNI space
                 figure = draw_group_maps([(average, (view,))], material.backdrop)
-                title = f"map-{name}_group-{quote(group, safe='')}_view-{view}"
+                title = f"map-{name}_group-{label_in_file_name(group)}_view-{view}"
                 gallery.add(figure, title, average.title, average.title, "png")
     return tuple(material.faults.said)

@@ -74,16 +74,22 @@ def apply(run: str | Path, new: str | Path, out: str | Path, **options: Any) -> 
     return _finished(filled(Apply, {"run": run, "input": new, "out": out, **options}), out)
 
 
+def apply_until_registered(run: Path, scan: Path, out: Path, **options: Any) -> None:
+    """Bring one scan into template space as the networks of a run see it; `options`, and what it raises, as `apply`."""
+    only = {"stop_after": "registration", "n_procs": 1}
+    _end(filled(Apply, {"run": run, "input": scan, "out": out, **only, **options}))
+
+
 def evaluate(out: str | Path, **options: Any) -> OpenRun:
     """Judge every method on a finished run, as ``heatlas evaluate OUT``; raises as `run`."""
     require_arguments(out=out)
     return _finished(filled(Evaluate, {"out": out, **options}), out)
 
 
-def export(run: str | Path, folder: str | Path) -> Path:
+def export(run: str | Path, folder: str | Path, **options: Any) -> Path:
     """Networks of a finished run as a folder without scans, as ``heatlas export RUN FOLDER``; raises as `run`."""
     require_arguments(run=run, folder=folder)
-    _end(filled(Export, {"run": run, "folder": folder}))
+    _end(filled(Export, {"run": run, "folder": folder, **options}))
     return Path(folder)
 
 

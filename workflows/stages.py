@@ -57,7 +57,7 @@ def applied_scans(work: Work, *stages: str) -> list[Scan]:
     """Scans outside the contrast with a prediction."""
     if not PREDICTIONS_APPLIED_TABLE.path(work.layout).is_file():
         return []
-    names = set(PREDICTIONS_APPLIED_TABLE.read(work.layout)["scan_id"])
+    names = set(PREDICTIONS_APPLIED_TABLE.read(work.layout, ["scan_id"])["scan_id"])
     return [scan for scan in work.outside("registration", *stages) if scan.scan_id in names]
 
 

@@ -18,7 +18,7 @@ from heatlas.pipeline.cohort.cells.values import PTID, adni_participant
 from heatlas.pipeline.cohort.images.files import image_stem, is_image
 from heatlas.pipeline.cohort.oasis import participant as oasis_participant
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split, fitting_folds
-from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES, task_of
+from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.cohort.segmented.images import BRAINS, HEADS, visit_of_folder
@@ -32,7 +32,7 @@ from heatlas.pipeline.run.work.digests import DigestCache, file_digest
 
 COPIED = "has the same image, byte for byte, as a person of the run whose networks are applied"
 FEWEST = 3
-"""People of each class with whom performance can be measured and baselines fitted."""
+"""People, of each class, with whom performance can be measured and baselines fitted."""
 _PTID = re.compile(rf"(?<!\d){PTID}", re.ASCII)
 _OASIS1 = re.compile(r"OAS1_[0-9]{4}_MR[0-9]+")
 UNKNOWN_OF_IMAGE = (
@@ -115,21 +115,24 @@ def _require_voxels(path: Path) -> None:
 
 
 def _n_people(cohort: InputCohort, config: CohortConfig) -> dict[str, int]:
-    """Number of labelled people of each class."""
-    labelled = {(scan.label, scan.participant_id) for scan in cohort.table.labelled}
-    return {label: sum(label == of_person for of_person, _ in labelled) for label in config.labels}
+    """Number of labelled people of each class, or with a number."""
+    labelled, task = cohort.table.labelled, task_of(config)
+    if task.is_number:
+        return {task.column: len({scan.participant_id for scan in labelled})}
+    people = {(scan.label, scan.participant_id) for scan in labelled}
+    return {label: sum(label == of_person for of_person, _ in people) for label in config.labels}
 
 
 def why_without_performance(cohort: InputCohort, config: CohortConfig) -> str:
-    """Why nothing can be right or wrong in a cohort, as a clause; empty where both classes have enough people."""
+    """Why nothing can be right or wrong in a cohort, as a clause; empty where enough people have a label."""
     if cohort.layout == "image":
         return "one scan has no label"
-    people = _n_people(cohort, config)
+    people, needed = _n_people(cohort, config), "with a number" if task_of(config).is_number else "of each class"
     if min(people.values()) >= FEWEST:
         return ""
     counts = listed([f"{label} {n}" for label, n in people.items()])
     why = f" ({cohort.problem.rstrip('.')})" if cohort.problem else ""
-    return f"{FEWEST} people of each class are needed, and labelled are {counts}{why}"
+    return f"{FEWEST} people {needed} are needed, and labelled are {counts}{why}"
 
 
 def _with_copies_named(cohort: InputCohort, config: Config) -> InputCohort:
@@ -166,15 +169,15 @@ def _is_among(path: Path, stamps: Mapping[str, int]) -> bool:
 def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
     """The cohort and settings with which networks of a finished run are applied.
 
-    Without enough people of both classes nobody has a label: each network of the run predicts everyone.
+    Without enough people with a label, nobody has one: each network of the run predicts everyone.
     """
     cohort = _with_copies_named(cohort, config)
     task = task_of(config.cohort)
-    if task.kind.name != TWO_CLASSES:
+    if task.kind.name == SEVERAL_CLASSES:
         if cohort.layout == "image" or cohort.problem:
             raise BadInputError(
-                f"{cohort.root}: networks that tell {'several classes' if task.classes else 'a number'} are applied "
-                f"to cohorts with {task.column} only. Add it to the table of participants. {cohort.problem}".strip()
+                f"{cohort.root}: networks that tell several classes are applied to cohorts with {task.column} only. "
+                f"Add it to the table of participants. {cohort.problem}".strip()
             )
         return cohort, config
     why = why_without_performance(cohort, config.cohort)

@@ -69,6 +69,8 @@ def explain(
     ----------
     network : torch.nn.Module
         Takes (1, C, D, H, W) and gives one row of numbers. Not changed: a copy in evaluation mode is explained.
+        ``heatlas.explain("scan.nii.gz", network="oasis1-ad")`` takes the name of a network too (`heatlas networks`, or
+        a folder of ``heatlas export``): the scan is registered, and compared with the mean of its controls.
     image : path, nibabel image, array or tensor
         With the intensities, grid and orientation that the network was trained with, (D, H, W) or (C, D, H, W); the
         channels of a file are its last axis.
@@ -138,7 +140,7 @@ def explain(
     if not on_host(answer.values).any():
         _warn_of_nothing(answer, given, context.reference)
     elif answer.sign is not None and float(on_host(answer.sign[0])) < 0:
-        warnings.warn(_turned(answer, asked_start), stacklevel=2)
+        warnings.warn(_turned(answer, asked_start), stacklevel=3)
     return explained(answer, entry.name, given, getattr(model, "others", {}))
 
 
@@ -252,7 +254,7 @@ def _warn_of_nothing(answer: Attribution, image: GivenImage, reference: Referenc
         why = "the image and its reference are the same"
     elif "cam" in answer.method or "relu" in answer.parameters:
         why = "it shows what raises the output alone, and nothing does; input-x-gradient shows both signs"
-    warnings.warn(f"{answer.method}: the map is zero everywhere; {why}.", stacklevel=3)
+    warnings.warn(f"{answer.method}: the map is zero everywhere; {why}.", stacklevel=4)
 
 
 def _turned(answer: Attribution, start: StartValue) -> str:

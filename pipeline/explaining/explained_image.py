@@ -23,13 +23,13 @@ from heatlas.atlases.spaces import MNI, Grid
 from heatlas.atlases.templates import find_template
 from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.attribution.registry import METHODS
-from heatlas.pipeline.explaining.given_image import GivenImage
+from heatlas.pipeline.explaining.given_image import GivenImage, given_image
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.region_sums import REST, device_labels, device_region_sums
 from heatlas.pipeline.regions.tables import scan_rows
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.ranges import require_arguments
-from heatlas.pipeline.run.errors import HeatlasError, UsageError
+from heatlas.pipeline.run.errors import BadInputError, HeatlasError, UsageError
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.host import on_host
 
@@ -200,23 +200,7 @@ class Explained:
         require_arguments(atlas=atlas)
         if self.nowhere:
             raise UsageError(f"regions: {self.nowhere}.")
-        code = int(self.map.header["sform_code"])  # that of the image
-        if code < TALAIRACH:
-            warnings.warn(
-                f"regions: the image is not said to be in template space (NIfTI's code is {code}, not {MNI}). If it is "
-                "in MNI152NLin2009cAsym, say so by image.set_sform(image.affine, 4); else register it first.",
-                stacklevel=2,
-            )
-        packed = PackedAtlas.of(load_atlas(atlas, Grid.of(self.map)))
-        values = torch.from_numpy(np.asarray(self.map.dataobj, dtype=np.float32))[None]
-        labels = device_labels(packed.labels, None, values.device)
-        sums = device_region_sums(values, labels)[0].numpy()
-        rows = scan_rows({}, {self.method: sums}, labels, packed.regions)
-        table = rows[["name", "hemisphere", "group", "sum", "density", "n_voxels", "region"]]
-        effect = table["density"].abs() if self._sign is None else table["density"] * self._sign
-        is_rest = table["region"] == REST
-        order = effect[~is_rest].sort_values(ascending=False, kind="stable").index
-        return table.loc[[*order, *table.index[is_rest]]].reset_index(drop=True)
+        return _sums_over_regions(self.map, atlas, self.method, self._sign)
 
     @property
     def _sign(self) -> float | None:
@@ -255,18 +239,73 @@ class Explained:
         return numbers | {"settings": dict(self.attribution.parameters), "others": others}
 
 
-def explained(answer: Attribution, method: str, image: GivenImage, others: Mapping[str, Tensor]) -> Explained:
-    def written(values: Tensor) -> Any:
-        made: Any = nib.Nifti1Image(on_host(values.float()).numpy(), image.affine)  # type: ignore[no-untyped-call]
-        made.set_sform(image.affine, image.space)
-        return made
+def regions(map: Any, atlas: str = ATLAS) -> pd.DataFrame:
+    """Any map in MNI152NLin2009cAsym, of whatever program, summed over the regions of an atlas.
 
+    Parameters
+    ----------
+    map : str, Path or nibabel image
+        One volume of finite values, on any grid.
+    atlas : str
+        A name of `atlases.catalogue`, or the path of a label image in that space.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per region, as of `Explained.regions`: the largest densities of either sign first, and what has no
+        label last.
+
+    Raises
+    ------
+    BadInputError
+        For what is no image of finite numbers, or has several volumes.
+    UsageError
+        For an array, or an image whose header does not say where its voxels are.
+    """
+    require_arguments(atlas=atlas)
+    read = given_image(map, torch.empty(0), "map")
+    if read.nowhere:
+        raise UsageError(f"regions: {read.nowhere}.")
+    if read.volume.shape[1] > 1:
+        raise BadInputError(f"regions: the map has {read.volume.shape[1]} volumes; give one, as map.slicer[..., 0].")
+    return _sums_over_regions(_written(read.volume[0, 0], read), atlas, "map")
+
+
+def _sums_over_regions(image: Nifti1Image, atlas: str, name: str, sign: float | None = None) -> pd.DataFrame:
+    """The table of regions of a map; `sign`: -1 where negative values come first, None for the size of either sign."""
+    code = int(image.header["sform_code"])
+    if code < TALAIRACH:
+        warnings.warn(
+            f"regions: the image is not said to be in template space (NIfTI's code is {code}, not {MNI}). If it is "
+            "in MNI152NLin2009cAsym, say so by image.set_sform(image.affine, 4); else register it first.",
+            stacklevel=3,
+        )
+    packed = PackedAtlas.of(load_atlas(atlas, Grid.of(image)))
+    values = torch.from_numpy(np.asarray(image.dataobj, dtype=np.float32))[None]
+    labels = device_labels(packed.labels, None, values.device)
+    sums = device_region_sums(values, labels)[0].numpy()
+    rows = scan_rows({}, {name: sums}, labels, packed.regions)
+    table = rows[["name", "hemisphere", "group", "sum", "density", "n_voxels", "region"]]
+    effect = table["density"].abs() if sign is None else table["density"] * sign
+    is_rest = table["region"] == REST
+    order = effect[~is_rest].sort_values(ascending=False, kind="stable").index
+    return table.loc[[*order, *table.index[is_rest]]].reset_index(drop=True)
+
+
+def _written(values: Tensor, image: GivenImage) -> Any:
+    """Values on the grid of an image, which keeps its space."""
+    made: Any = nib.Nifti1Image(on_host(values.float()).numpy(), image.affine)  # type: ignore[no-untyped-call]
+    made.set_sform(image.affine, image.space)
+    return made
+
+
+def explained(answer: Attribution, method: str, image: GivenImage, others: Mapping[str, Tensor]) -> Explained:
     value = float(on_host(answer.start_value[0]))
     of_reference = None if answer.reference_value is None else float(on_host(answer.reference_value[0]))
     ledger = answer.ledger
     total = float(on_host(ledger.map_sum[0] if of_reference is None and ledger else answer.values.double().sum()))
     return Explained(
-        map=written(answer.values[0, 0]),
+        map=_written(answer.values[0, 0], image),
         method=method,
         target=answer.target,
         value=value,
@@ -274,8 +313,8 @@ def explained(answer: Attribution, method: str, image: GivenImage, others: Mappi
         missing=None if of_reference is None and ledger is None else value - (of_reference or 0.0) - total,
         ledger=None if ledger is None else ledger.frame(method, 0).drop(columns="map"),
         attribution=answer,
-        channels=() if answer.channels is None else tuple(map(written, answer.channels[0])),
+        channels=() if answer.channels is None else tuple(_written(values, image) for values in answer.channels[0]),
         others=others,
         nowhere=image.nowhere,
-        image=written(image.volume[0, 0]),
+        image=_written(image.volume[0, 0], image),
     )

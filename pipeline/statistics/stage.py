@@ -170,8 +170,8 @@ def _attempt(analysis: Analysis, inputs: StatisticsInputs) -> tuple[Tables, str 
 
 CAUTIOUS = "mean over {:g} networks, scored against maps of single networks, which vary more: z is rather too small"
 NO_LABELS = (
-    "Not enough people of both classes have a label, so nothing can be right or wrong and no groups can be compared. "
-    "Give a cohort with such labels for performance and group statistics."
+    "Not enough people have a label, so nothing can be right or wrong and no groups can be compared. Give a cohort "
+    "with labels for performance and group statistics."
 )
 
 
@@ -217,7 +217,7 @@ def compare_applied(layout: RunLayout, config: Config) -> list[Path]:
     for table in STATISTICS_TABLES:
         table.remove(layout)
     notes = [("performance", "performance, roc, calibration, group_comparisons, associations", NO_LABELS)]
-    written, applied = [], read_applied(layout)
+    written, applied = [], read_applied(layout, task_of(config.cohort))
     if applied is not None:
         try:
             scores = applied_scores(layout, applied, list(norms_of_run(Path(config.training.networks_of))))
@@ -236,8 +236,8 @@ def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
         return
     inputs = inputs_of_run(RunLayout(folder))
     scans, config = FoldedScans.of(inputs), inputs.config
-    settings = config.statistics.normative
-    controls = scans.training(NO_FOLD) & (scans.frame["label"] == config.cohort.negative).to_numpy(bool)
+    settings, task = config.statistics.normative, task_of(config.cohort)
+    controls = scans.training(NO_FOLD) & scans.frame["label"].map(task.is_control).to_numpy(bool)
     for source in scans.sources:
         formula = settings.volume_covariates if source.source == VOLUME else settings.relevance_covariates
         frame = scans.frame[controls].reset_index(drop=True)

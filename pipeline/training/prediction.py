@@ -97,12 +97,17 @@ def _spread(outputs: torch.Tensor, task: Task, loaded: LoadedModel) -> float:
     return float(values.std()) * scale
 
 
+def number_of(output: np.ndarray, loaded: LoadedModel) -> float:
+    """The number that a network answers, in its own unit; `output` (1, 1) is standardised as in training."""
+    scale = loaded.description["objective"]
+    return float(output[0, 0]) * scale["target_sd"] + scale["target_mean"]  # type: ignore[no-any-return]
+
+
 def _answer(scan: Scan, task: Task, loaded: LoadedModel, output: np.ndarray) -> list[object]:
     """Cells between the label and the control, in the order of the task's columns."""
     target = task.value(scan.label, scan.name)
     if task.is_number:
-        scale = loaded.description["objective"]
-        predicted = float(output[0, 0]) * scale["target_sd"] + scale["target_mean"]
+        predicted = number_of(output, loaded)
         return [target, predicted, predicted - target, *[np.nan] * 3]
     unit = int(predicted_class(output)[0])
     name, logits = task.outputs[unit], [float(one) for one in output[0]]

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from heatlas.reports.figures.gallery import GREY, INK, OUTCOME_COLOURS, OUTCOME_MARKERS, class_colours, new_figure
-from heatlas.reports.words.numbers import count, number
+from heatlas.reports.words.numbers import LONGEST_REGION, count, number, shortened
 
 _LETTER = 0.07  # inches that a letter of a region's name takes, on average
 POINTS_UP_TO = 60  # scans per group up to which each is drawn as a point; above, the box alone
@@ -35,7 +35,8 @@ def draw_regions(
     width, height = 9.2, 0.27 * len(regions) + 1.3
     figure = new_figure(width, height)
     figure.set_layout_engine("none")  # would measure all text twice; only the names of the regions vary
-    names = _LETTER * max(map(len, regions)) + 0.15
+    beside = [shortened(region, LONGEST_REGION) for region in regions]
+    names = _LETTER * max(map(len, beside)) + 0.15
     place = {"left": names / width, "right": 1 - 0.1 / width, "bottom": 0.75 / height, "top": 1 - 0.25 / height}
     panels = 2 if values["outcome"].notna().any() else 1
     axes = figure.subplots(1, panels, sharey=True, sharex=True, squeeze=False, gridspec_kw={**place, "wspace": 0.06})[0]
@@ -44,7 +45,7 @@ def draw_regions(
     if panels == 2:
         handles += _by_outcome(axes[1], values, metric, regions)
         axes[1].tick_params(axis="y", length=0)
-    left.set_yticks(range(len(regions)), regions)
+    left.set_yticks(range(len(regions)), beside)
     left.set_ylim(len(regions) - 0.4, -0.6)
     shown = values[values["group"].isin(regions) & values[metric].notna()]
     linear = _linear_part(shown, metric)

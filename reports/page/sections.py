@@ -27,7 +27,7 @@ from heatlas.reports.questions.findings import in_words
 from heatlas.reports.questions.predictions import APPLIED, learning_in_words, networks_guess, run_of_networks
 from heatlas.reports.questions.question import ANY_TASK, TWO, Caution, Check, PartView, Question, Section
 from heatlas.reports.questions.trust import PLANTED, PLANTED_EFFECTS
-from heatlas.reports.read.run_files import PREDICTIONS_OF
+from heatlas.reports.read.run_files import APPLIED_OF, PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, count, listing, number, sentence_case, shortened
 from heatlas.reports.words.sentences import Words
@@ -166,7 +166,11 @@ def missing_stages(run: RunRecord) -> list[str]:
     """Stages of a run that have no results yet."""
     predictions = PREDICTIONS_OF[run.task.kind.name]
     if run.without_labels:
-        tables = {"training": "predictions_applied", "regions": "relevance_applied_bilateral", "statistics": "notes"}
+        tables = {
+            "training": APPLIED_OF[run.task.kind.name],
+            "regions": "relevance_applied_bilateral",
+            "statistics": "notes",
+        }
         return [stage for stage, table in tables.items() if not run.has(table) and table not in run.unreadable]
     stages = (
         ("registration", ("registration",)), ("training", (predictions,)),

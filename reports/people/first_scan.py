@@ -13,7 +13,7 @@ from heatlas.reports.figures.portraits import MAPS, first_map
 from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.people.scan_pictures import name_of, viewers_of
-from heatlas.reports.questions.question import Question
+from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.words.sentences import Words
 
@@ -23,7 +23,8 @@ WORDS = Words(__file__)
 def draw_first_scan(material: Material) -> Mapping[str, Any]:
     """The leading map of the scan that the table of predictions begins with, on the person's own brain."""
     people = ParticipantRecords(material.run)
-    visits = people.visits.sort_values("probability", ascending=False, kind="stable")
+    answer = "predicted" if material.run.task.is_number else "probability"
+    visits = people.visits.sort_values(answer, ascending=False, kind="stable")
     for row in visits.to_dict("records") if material.shows_people and material.run.keeps_single_maps else ():
         files, name = material.run.files_of(row), name_of(row)
         content = material.picture(files.portrait)
@@ -44,5 +45,9 @@ def draw_first_scan(material: Material) -> Mapping[str, Any]:
 
 
 FIRST_SCAN = Question.read(
-    WORDS, "scan", draw=draw_first_scan, applies=lambda run: run.without_labels and run.has("predictions_applied")
+    WORDS,
+    "scan",
+    draw=draw_first_scan,
+    tasks=ANY_TASK,
+    applies=lambda run: run.without_labels and run.applied is not None,
 )

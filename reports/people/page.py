@@ -116,16 +116,19 @@ def _applied(run: RunRecord, visits: pd.DataFrame, tested: pd.DataFrame) -> str:
     """What the networks of another run say of someone without a label, and what is not known of them."""
     networks = len(run.models)
     by = f"{count(networks, 'network')} that were trained on other people"
-    said = f"Probability of {run.positive} by the mean logits of {by}: "
-    parts = [f"{fixed(row['probability'], 3)} ({_spread(row['probability_sd'], row['probability'], networks)})"
+    if run.task.is_number:
+        said, answer, places = f"Predicted {run.task.column}, the mean of {by}: ", "predicted", 1
+    else:
+        said, answer, places = f"Probability of {run.positive} by the mean logits of {by}: ", "probability", 3
+    parts = [f"{fixed(row[answer], places)} ({_spread(row[f'{answer}_sd'], places)})"
              for row in tested.to_dict("records")]  # fmt: skip
     unknown = [name for name in ("age", "sex") if visits[name].isna().all()]
     text = f"{said}{listing(parts)}. No label says whether they are right."
     return text + (f" Not known: {listing(unknown)}; scores against controls do without." if unknown else "")
 
 
-def _spread(sd: float, mean: float, networks: int) -> str:
-    return "one network" if is_missing(sd) else f"standard deviation over the networks {fixed(sd, 3)}"
+def _spread(sd: float, places: int) -> str:
+    return "one network" if is_missing(sd) else f"standard deviation over the networks {fixed(sd, places)}"
 
 
 def _rightly(right: int, scans: int) -> str:

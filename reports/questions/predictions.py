@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,7 @@ from heatlas.pipeline.training.baselines.stage import BASELINES as PREDICTORS
 from heatlas.pipeline.training.baselines.stage import UNTRAINED
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question, Verdict
 from heatlas.reports.questions.views import CI, N
-from heatlas.reports.read.run_files import PREDICTIONS_OF, TABLES, read_sound
+from heatlas.reports.read.run_files import APPLIED_OF, PREDICTIONS_OF, TABLES, read_sound
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
@@ -251,29 +252,40 @@ REPEATS = Question.read(WORDS, "repeats", tasks=ANY_TASK)
 
 def _what_networks_say(run: RunRecord) -> Answer:
     """What the networks say of people without a label, for the summary."""
-    if not run.has("predictions_applied"):
+    rows, task = run.applied, run.task
+    if rows is None:
         return Answer("Not known: no scan has been predicted yet.")
-    rows = run.tables["predictions_applied"]
-    people = rows.groupby("participant_id")[["probability", "probability_sd"]].mean()
-    first = people.iloc[0]
-    caption = f"probability of {run.positive}, mean over {count(int(rows['n_networks'].max()), 'network')}"
+    answer, shown, what = "probability", number, f"probability of {run.positive}"
+    if task.is_number:
+        answer, shown, what = "prediction", partial(fixed, decimals=1), f"predicted {task.column}"
+    people = rows.groupby("participant_id")[[answer, f"{answer}_sd"]].mean()
+    first, sd = people.iloc[0][answer], people.iloc[0][f"{answer}_sd"]
+    caption = f"{what}, mean over {count(int(rows['n_networks'].max()), 'network')}"
     if len(people) == 1:
-        spread = "" if is_missing(first["probability_sd"]) else (
-            f", with a standard deviation over the networks of {number(first['probability_sd'])}"
-        )  # fmt: skip
-        text = f"The probability of {run.positive} is {number(first['probability'])}{spread}."
-        text += " Whether it is right cannot be said: there is no label."
-        return Answer(text, number(first["probability"]), caption)
-    above, middle = int((people["probability"] > 0.5).sum()), people["probability"].median()
-    text = WORDS.say("many_without_label", participants=len(people), above=above, run=run, middle=middle)
-    return Answer(text, number(middle), f"median {caption}")
+        spread = "" if is_missing(sd) else f", with a standard deviation over the networks of {shown(sd)}"
+        text = f"The {what} is {shown(first)}{spread}. Whether it is right cannot be said: there is no label."
+        return Answer(text, shown(first), caption)
+    middle = people[answer].median()
+    if task.is_number:
+        low, high = people[answer].min(), people[answer].max()
+        text = WORDS.say("many_without_number", participants=len(people), run=run, middle=middle, low=low, high=high)
+    else:
+        above = int((people[answer] > 0.5).sum())
+        text = WORDS.say("many_without_label", participants=len(people), above=above, run=run, middle=middle)
+    return Answer(text, shown(middle), f"median {caption}")
+
+
+def _is_applied(run: RunRecord) -> bool:
+    """Whether networks of another run predicted people without labels, or the table that says so is damaged."""
+    return run.without_labels and (run.applied is not None or APPLIED_OF[run.task.kind.name] in run.unreadable)
 
 
 APPLIED = Question.read(
     WORDS,
     "applied",
-    applies=lambda run: run.without_labels,
-    headline=Headline(("predictions_applied",), _what_networks_say),
+    tasks=ANY_TASK,
+    applies=_is_applied,
+    headline=Headline(tuple(dict.fromkeys(APPLIED_OF.values())), _what_networks_say),
 )
 """In place of all others, where networks were applied to people without labels."""
 

@@ -12,8 +12,10 @@ from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.statistics.data.features import VOLUME
 from heatlas.pipeline.statistics.data.values import with_shares
 from heatlas.pipeline.statistics.normative.w_scores import ControlGroup, comparable_controls
-from heatlas.reports.read.run_files import PREDICTIONS_OF
 from heatlas.reports.read.run_record import RunRecord
+
+_ANSWER = ("fold", "probability", "probability_sd", "predicted", "predicted_sd", "outcome")
+"""Columns of a prediction; ``predicted_sd`` is that of a number over the networks."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,15 @@ class ParticipantRecords:
         scans = self.run.tables["scans"]
         scans = scans[scans["kept"].astype(bool)]
         known = []
-        for table, applied in ((PREDICTIONS_OF[self.run.task.kind.name], False), ("predictions_applied", True)):
-            if self.run.has(table):
-                rows = self.run.tables[table]
-                rows = rows.rename(columns={"prediction": "predicted"})
-                columns = [name for name in ("fold", "probability", "probability_sd", "predicted", "outcome")
-                           if name in rows]  # fmt: skip
+        for rows, applied in ((self.run.predictions, False), (self.run.applied, True)):
+            if rows is not None:
+                rows = rows.rename(columns={"prediction": "predicted", "prediction_sd": "predicted_sd"})
+                columns = [name for name in _ANSWER if name in rows]
                 known.append(rows[["scan_id", *columns]].assign(applied=applied))
         if known:
             found = pd.concat(known, ignore_index=True).drop_duplicates("scan_id")
             scans = scans.merge(found, on="scan_id", how="left")
-        for name in ("fold", "probability", "probability_sd", "predicted", "outcome", "applied"):
+        for name in (*_ANSWER, "applied"):
             if name not in scans:
                 scans = scans.assign(**{name: None})
         order = [name for name in ("participant_id", "age", "session_id") if name in scans]

@@ -55,7 +55,7 @@ from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
 from heatlas.pipeline.statistics.stage import STATISTICS_TABLES
-from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
+from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_NUMBER_TABLE, PREDICTIONS_APPLIED_TABLE
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
 from heatlas.pipeline.training.prediction import PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE, PREDICTIONS_TABLE
 from heatlas.pipeline.training.stage import HISTORIES_NUMBER_TABLE, HISTORIES_TABLE, PREDICTIONS_REPEATS_TABLE
@@ -65,11 +65,11 @@ OWN = (
     REGISTRATION_TABLE, REGION_QUALITY_TABLE, CLINICAL_TABLE, VOLUMES_TABLE, TEST_RETEST_TABLE, HISTORIES_TABLE,
     HISTORIES_NUMBER_TABLE, PREDICTIONS_TABLE, PREDICTIONS_CLASSES_TABLE, PREDICTIONS_NUMBER_TABLE,
     PREDICTIONS_REPEATS_TABLE, PREDICTIONS_BASELINES_TABLE, RELEVANCE_BILATERAL_TABLE, PREDICTIONS_APPLIED_TABLE,
-    RELEVANCE_APPLIED_BILATERAL_TABLE, CONSERVATION_TABLE, CONSERVATION_APPLIED_TABLE, EVIDENCE_TABLE,
-    EVIDENCE_APPLIED_TABLE, PARTIAL_TABLE, RELEVANCE_TABLE, RELEVANCE_APPLIED_TABLE, RELEVANCE_AUDIT_TABLE,
-    FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, OWN_REGIONS_TABLE, RELEVANCE_CHANNELS_TABLE, PLANTED_RECOVERY_TABLE,
-    PLANTED_EFFECTS_TABLE,
-    IMAGE_REGIONS_TABLE, *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES,
+    PREDICTIONS_APPLIED_NUMBER_TABLE, RELEVANCE_APPLIED_BILATERAL_TABLE, CONSERVATION_TABLE,
+    CONSERVATION_APPLIED_TABLE, EVIDENCE_TABLE, EVIDENCE_APPLIED_TABLE, PARTIAL_TABLE, RELEVANCE_TABLE,
+    RELEVANCE_APPLIED_TABLE, RELEVANCE_AUDIT_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, OWN_REGIONS_TABLE,
+    RELEVANCE_CHANNELS_TABLE, PLANTED_RECOVERY_TABLE, PLANTED_EFFECTS_TABLE, IMAGE_REGIONS_TABLE,
+    *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES,
 )  # fmt: skip
 DECLARED = (*OWN, *plugged_in("tables", Table, [table.name for table in OWN]))
 """All tables of a run and of what is made from it."""
@@ -81,6 +81,10 @@ PREDICTIONS_OF: Mapping[KindName, str] = {
     TWO_CLASSES: "predictions", SEVERAL_CLASSES: "predictions_classes", NUMBER: "predictions_number",
 }  # fmt: skip
 """Name of ``predictions.tsv`` by task: only sections that are made for a task find its predictions."""
+APPLIED_OF: Mapping[KindName, str] = {
+    TWO_CLASSES: "predictions_applied", SEVERAL_CLASSES: "predictions_applied", NUMBER: "predictions_applied_number",
+}  # fmt: skip
+"""Name of ``predictions_applied.tsv`` by task."""
 HISTORIES_OF: Mapping[KindName, str] = {
     TWO_CLASSES: "histories", SEVERAL_CLASSES: "histories", NUMBER: "histories_number",
 }  # fmt: skip
@@ -89,7 +93,8 @@ HISTORIES_OF: Mapping[KindName, str] = {
 
 def tables_of(kind: KindName) -> dict[str, Table]:
     """Those of `TABLES` that a run with this kind of task can have; the same file has other columns for another."""
-    others = {*PREDICTIONS_OF.values(), *HISTORIES_OF.values()} - {PREDICTIONS_OF[kind], HISTORIES_OF[kind]}
+    by_task = (PREDICTIONS_OF, APPLIED_OF, HISTORIES_OF)
+    others = {name for names in by_task for name in names.values()} - {names[kind] for names in by_task}
     return {name: table for name, table in TABLES.items() if name not in others}
 
 

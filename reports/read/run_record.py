@@ -36,6 +36,7 @@ from heatlas.pipeline.run.plain_text import counted, listed, without_folders
 from heatlas.pipeline.run.tables import REMEDY
 from heatlas.pipeline.run.work.jobs import step_outputs
 from heatlas.reports.read.run_files import (
+    APPLIED_OF,
     HISTORIES_OF,
     MAKE_AGAIN,
     PREDICTIONS_OF,
@@ -152,6 +153,11 @@ class RunRecord:
         return self.tables.get(PREDICTIONS_OF[self.task.kind.name])
 
     @property
+    def applied(self) -> pd.DataFrame | None:
+        """What networks predicted of scans without a label; None where there are none."""
+        return self.tables.get(APPLIED_OF[self.task.kind.name])
+
+    @property
     def map_groups(self) -> tuple[str, ...]:
         """Groups of scans that have mean maps besides the outcomes, the one that sets the colours first."""
         if len(self.task.classes) > 2:
@@ -232,8 +238,9 @@ class RunRecord:
 
     @property
     def evidence_unit(self) -> str:
-        """Unit of evidence: of a class, logits; of a number, its own."""
-        return self.task.words.unit
+        """Unit of evidence: of a class, logits; of a number, its standard deviation in training, unless that is 1."""
+        scales = {model.get("objective", {}).get("target_sd") for model in self.models.values()}
+        return f"units of {self.task.column}" if scales == {1.0} else self.task.words.unit
 
     def map_unit(self, map_name: str) -> str:
         """What the values of a map are."""

@@ -194,11 +194,11 @@ def _block(shared: RegionMaterial, map_name: str, group: str) -> Mapping[str, An
             continue
         medians = listing([f"{g.name} {number(float(np.nanmedian(g.values)))}" for g in known])
         at = 1.0 if metric == "gain" else 0.0
-        chart = draw_groups(
-            groups, axis_title(map_name, metric, run), f"{metric} in {shortened(group)}; medians: {medians}.", at
-        )
-        meaning = MEANING[metric].format(positive=run.positive, negative=run.negative)
-        charts.append({"picture": chart, "caption": f"{meaning} One point per participant; box, quartiles."})
+        axis = axis_title(map_name, metric, run)
+        chart = draw_groups(groups, axis, f"{metric} in {shortened(group)}; medians: {medians}.", at)
+        caption = f"{MEANING[metric].format(positive=run.positive, negative=run.negative)} One point per participant; "
+        title = f"{axis}, {map_title(map_name)}"
+        charts.append({"picture": chart, "caption": f"{caption}box, quartiles.", "title": title})
     return {"title": map_title(map_name), "charts": charts}
 
 

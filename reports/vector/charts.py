@@ -216,6 +216,7 @@ class IntervalRow:
     high: float
     link: str | None = None
     by_chance: float = math.nan  # size that chance alone seldom exceeds, shown as a grey band around 0
+    points: tuple[float, ...] = ()  # what the estimate is the mean of, such as one value a seed
 
 
 _LETTER, _SMALL = 6.6, 6.4  # width of a letter, and of one of the smaller letters beside names and estimates
@@ -270,8 +271,9 @@ def _axis(
     at: float | None,
 ) -> Axis:  # fmt: skip
     """Scale that holds all rows, with its ticks, title, and the line of no effect."""
-    ends = [end for row in rows for end in (row.estimate, row.low, row.high, row.by_chance, -row.by_chance)]
-    values = [value for value in ends if not is_missing(value)]
+    bands = [end for row in rows for end in (row.by_chance, -row.by_chance)]
+    ends = [end for row in rows for end in (row.estimate, row.low, row.high, *row.points)]
+    values = [value for value in (*ends, *bands) if not is_missing(value)]
     axis = Axis.around(values, left, right, at)
     drawing.value_axis(axis, top, bottom, title)
     if at is not None:
@@ -286,6 +288,8 @@ def _mark(drawing: Drawing, axis: Axis, row: IntervalRow, middle: float) -> None
     if _known(row) and math.isfinite(row.low + row.high):
         drawing.line(axis(row.low), middle, axis(row.high), middle, BLUE, 2)
     drawing.mark(axis(row.estimate), middle, "square", BLUE, 4.5, 1, f"{row.name}: {number(row.estimate)}")
+    for point in row.points:
+        drawing.mark(axis(point), middle, "circle", ORANGE, 3)
 
 
 def _known(row: IntervalRow) -> bool:

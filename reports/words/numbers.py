@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 MISSING = "n/a"
 LONGEST_NAME, LONGEST_TEXT = 100, 600
+LONGEST_CLASS, LONGEST_IN_TITLE = 12, 24  # letters of a class beside a picture, and in the title of one or of an axis
+LONGEST_REGION = 48  # letters of a region beside a figure
 """Characters of a name and of a sentence of the input that a page shows; the tables keep all of them."""
 
 

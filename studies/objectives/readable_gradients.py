@@ -58,19 +58,42 @@ def negative_cosine(gradient: Tensor, guided: Tensor) -> Tensor:
 
 
 def negative_intersection(gradient: Tensor, guided: Tensor) -> Tensor:
-    """-intersection of the two absolute gradients, each divided by its sum, (B,): -1 if they are proportional.
+    """-sum of the smaller absolute value of each voxel, over the product of both sums, (B,): eq. 4.8 of the source.
 
-    The source divides by the product of the sums, which does not give -1 for equal gradients; blind to signs.
+    Blind to signs. Not the same for all equal gradients: -1 over their sum of absolute values; 0 where either is 0
+    everywhere.
+
+    Examples
+    --------
+    >>> negative_intersection(torch.tensor([[1.0, -1.0], [0.0, 0.0]]), torch.tensor([[2.0, 0.0], [1.0, 0.0]])).tolist()
+    [-0.25, -0.0]
     """
-    parts = [values.flatten(1).abs() for values in (gradient, guided)]
-    sums = [values.sum(1, keepdim=True) for values in parts]
-    tiny = torch.finfo(gradient.dtype).tiny
+    parts, sums, tiny = _absolute(gradient, guided)
+    return -torch.minimum(*parts).sum(1) / (sums[0] * sums[1]).clamp(min=tiny)[:, 0]
+
+
+def negative_intersection_of_shares(gradient: Tensor, guided: Tensor) -> Tensor:
+    """-intersection of the two absolute gradients, each divided by its own sum, (B,): -1 if they are proportional.
+
+    In place of eq. 4.8 of the source, which depends on the unit of the loss; blind to signs.
+    """
+    parts, sums, tiny = _absolute(gradient, guided)
     return -torch.minimum(*(values / total.clamp(min=tiny) for values, total in zip(parts, sums, strict=True))).sum(1)
 
 
+def _absolute(gradient: Tensor, guided: Tensor) -> tuple[list[Tensor], list[Tensor], float]:
+    """Absolute values (B, voxels), their sums (B, 1), and the least number to divide by."""
+    parts = [values.flatten(1).abs() for values in (gradient, guided)]
+    return parts, [values.sum(1, keepdim=True) for values in parts], torch.finfo(gradient.dtype).tiny
+
+
 DISTANCES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cosine": negative_cosine, "mae": mean_absolute, "mse": mean_squared, "intersection": negative_intersection,
-}  # fmt: skip
+    "cosine": negative_cosine,
+    "mae": mean_absolute,
+    "mse": mean_squared,
+    "intersection": negative_intersection,
+    "intersection_of_shares": negative_intersection_of_shares,
+}
 """By the name in ``[objective] loss``."""
 
 

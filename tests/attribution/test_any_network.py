@@ -93,6 +93,27 @@ def test_regions_are_sums_of_the_map_over_the_labels():
         heatlas.explain(Residual(), image(1).get_fdata(), "gradient", output_item="probabilities").regions()
 
 
+def test_regions_of_a_map_of_another_program_are_its_sums_on_any_grid(tmp_path):
+    found = heatlas.explain(Residual(), image(1), "gradient", output_item="probabilities")
+    nib.save(found.map, tmp_path / "map.nii.gz")
+    pd.testing.assert_frame_equal(heatlas.regions(tmp_path / "map.nii.gz"), found.regions())
+    mirrored = found.map.as_reoriented(np.array([[0, -1], [2, 1], [1, 1]]))  # to the left, upwards, to the front
+    table, turned = (heatlas.regions(one).set_index("region").sort_index() for one in (found.map, mirrored))
+    np.testing.assert_allclose(turned["sum"], table["sum"], atol=1e-7)
+    assert table["sum"].sum() == pytest.approx(float(np.asarray(found.map.dataobj).sum(dtype=np.float64)), abs=1e-6)
+
+
+def test_what_is_no_map_in_template_space_has_no_regions():
+    several = nib.Nifti1Image(np.zeros((*GRID.shape, 3), np.float32), GRID.affine)
+    several.set_sform(GRID.affine, 4)
+    with pytest.raises(BadInputError, match=r"the map has 3 volumes; give one, as map\.slicer"):
+        heatlas.regions(several)
+    with pytest.raises(UsageError, match="Give an image"):
+        heatlas.regions(np.zeros(GRID.shape))
+    with pytest.raises(BadInputError, match="not finite"):
+        heatlas.regions(nib.Nifti1Image(np.full(GRID.shape, np.nan, np.float32), GRID.affine))
+
+
 def turned() -> nn.Module:
     """A network whose output 1 has a negative logit."""
     torch.manual_seed(0)

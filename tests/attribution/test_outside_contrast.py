@@ -19,11 +19,13 @@ from heatlas.atlases.spaces import Box
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
 from heatlas.pipeline.attribution.records import LOSSES, Attribution
 from heatlas.pipeline.cohort.people.splits import Fold, Split, networks_for, require_unseen
+from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.explaining import explained_scan
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import NetworkInput, from_network, read_network_volume
 from heatlas.pipeline.models.storage import load_model, save_model
+from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
@@ -275,8 +277,16 @@ def test_a_tie_is_the_negative_class() -> None:
     answers = pd.DataFrame({"participant_id": "sub-1", "session_id": None, "scan_id": "I1", "fold": [1, 0]}).assign(
         logit_negative=[0.0, 1.0], logit_positive=[1.0, 0.0], probability=[0.75, 0.25], control="none"
     )
-    row = mean_over_networks(answers, ("CN", "AD")).iloc[0]
+    row = mean_over_networks(answers, task_of(CohortConfig())).iloc[0]
     assert (row["networks"], row["probability"], row["predicted"]) == ("0;1", 0.5, "CN")
+
+
+def test_numbers_of_networks_are_averaged_with_their_spread() -> None:
+    answers = pd.DataFrame({"participant_id": "sub-1", "session_id": None, "scan_id": "I1", "fold": [1, 0]})
+    answers = answers.assign(prediction=[70.0, 74.0], control="none")
+    row = mean_over_networks(answers, task_of(CohortConfig(target="age"))).iloc[0]
+    assert (row["networks"], row["n_networks"], row["prediction"]) == ("0;1", 2, 72.0)
+    assert row["prediction_sd"] == pytest.approx(8**0.5)
 
 
 def test_people_whom_the_backbone_knows_are_not_predicted(tmp_path: Path) -> None:

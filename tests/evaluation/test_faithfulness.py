@@ -31,6 +31,7 @@ from heatlas.pipeline.evaluation.scores.masking import (
     average_gain,
     average_increase,
     coherency,
+    mask_of,
     part_numbers,
     removal_curve,
 )
@@ -183,9 +184,28 @@ def test_coherency_and_adcc() -> None:
     assert math.isnan(coherency(a, np.ones(SHAPE)))
     other = np.random.default_rng(1).normal(size=SHAPE)
     assert coherency(a, other) == pytest.approx(np.corrcoef(a.ravel(), other.ravel())[0, 1])
-    assert adcc(0.5, 0.4, 0.2) == pytest.approx(3 / (1 / 0.75 + 1 / 0.6 + 1 / 0.8))
-    assert adcc(-1.0, 0.1, 0.1) == 0
+    assert adcc(0.5, 0.4, 0.2) == pytest.approx(3 / (1 / 0.5 + 1 / 0.6 + 1 / 0.8))
+    assert adcc(-0.1, 0.1, 0.1) == adcc(0.0, 0.1, 0.1) == 0
     assert math.isnan(adcc(math.nan, 0.1, 0.1))
+
+
+def test_adcc_is_that_of_the_source_and_the_rescaled_one_is_beside_it() -> None:
+    """Torres Figueroa 2024, eq. 1.12 to 1.14, again: r as it is, in float64 by numpy."""
+    values = WEIGHT * SCAN
+
+    def again(x: Tensor) -> Tensor:
+        return x**2 - 0.3 * x
+
+    found = faithfulness(probability, SCAN, values, REGIONS, explain=again)
+    mask = mask_of(values.numpy().ravel())
+    masked = SCAN * torch.as_tensor(mask).reshape(SHAPE)
+    r = np.corrcoef(values.numpy().ravel(), again(masked).numpy().ravel())[0, 1]
+    assert 0 < r < 1
+    before, after = (float(probability(one[None, None])) for one in (SCAN, masked))
+    drop = max(before - after, 0) / before
+    rest = 1 / (1 - mask.mean()) + 1 / (1 - drop)
+    assert found["adcc"] == pytest.approx(3 / (1 / r + rest), abs=1e-12)
+    assert found["adcc_rescaled"] == pytest.approx(3 / (2 / (1 + r) + rest), abs=1e-12)
 
 
 def test_a_map_of_ones_hides_nothing() -> None:

@@ -6,6 +6,7 @@ that the report is tested against what they really write.
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass, field
 from fcntl import LOCK_EX, flock
@@ -165,9 +166,10 @@ def _scans(plan: RunPlan) -> list[Scan]:
     scans, planned = [], iter(plan.visits)
     sites = (f"S1{plan.text}", plan.site or f"S1{plan.text}")
     for label in plan.classes or plan.contrast:
+        prefix = "".join(re.findall("[A-Za-z0-9]", label))[:20]
         for person in range(plan.people):
             how_many = next(planned, 1 + person % 2)
-            name = f"sub-{label}{person:03d}{plan.text if person == 0 else ''}"
+            name = f"sub-{prefix}{person:03d}{plan.text if person == 0 else ''}"
             for visit in VISITS[:how_many]:
                 small = 0.75 if label == plan.contrast[0] else 1.0
                 scans.append(

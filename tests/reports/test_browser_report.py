@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -12,7 +13,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from report_pages import chapter_files, page_with
-from run_factory import RESOLUTION
+from run_factory import RESOLUTION, WITH_EVIDENCE, make_run
 
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -25,7 +26,7 @@ from heatlas.reports.read.run_record import read_run
 
 pytestmark = pytest.mark.ci
 
-LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
+LEVELS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 NARROW = 375
 WIDE, SCREEN = 1400, 900
 SCREENS = {"index": 5, "maps": 6, "regions": 5}
@@ -434,3 +435,18 @@ def test_a_heading_sorts_by_the_keyboard_and_tells_the_direction(visit, report):
             .evaluate_all("all => all.map(one => Number(one.dataset.order))")
         )
         assert cells == sorted(cells, reverse=direction == "descending")
+
+
+@pytest.mark.filterwarnings("error:constrained_layout")
+def test_long_names_and_those_written_from_right_to_left_break_no_page(visit, tmp_path):
+    normal, patients = "cognitively normal at every visit " * 6, "مرض الزهايمر"
+    hippocampus = "part of the medial temporal lobe along the floor of the temporal horn " * 3
+    run = make_run(tmp_path / "run", replace(WITH_EVIDENCE, contrast=(patients, normal)))
+    for table in run.root.rglob("*.tsv"):
+        table.write_text(table.read_text().replace("\tHippocampus\t", f"\t{hippocampus}\t"))
+    build_report(run)
+    assert not list((run.logs / "failures").glob("*"))
+    for name, page in each_chapter(visit, run, NARROW):
+        assert page.evaluate(ON_SCREEN), name
+    words = " ".join(run.report.read_text().split())
+    assert f"{patients} from {normal.strip()}" in words, "a sentence says all of a class"

@@ -596,7 +596,7 @@ def test_what_is_not_defined_for_a_task_is_one_line(task: str) -> None:
 
 @pytest.mark.parametrize(
     ("task", "unit", "mean"),
-    [("two", "logits", "+10.00"), ("three", "logits", "+10.00"), ("number", "units of age", "+6.00")],
+    [("two", "logits", "+10.00"), ("three", "logits", "+10.00"), ("number", "standard deviations of age", "+6.00")],
 )
 def test_evidence_leads_whatever_the_task(task: str, unit: str, mean: str) -> None:
     run = made(task)

@@ -371,6 +371,17 @@ def test_the_band_of_chance_lies_around_0_and_is_cut_at_neither_end():
         assert float(left) + float(width) / 2 == pytest.approx(zero, abs=0.2)
 
 
+def test_the_points_of_an_estimate_are_drawn_at_their_values_and_widen_the_scale():
+    rows = [
+        IntervalRow("Hippocampus", "", 3.0, 2.0, 4.0, points=(1.0, 9.0)),
+        IntervalRow("Amygdala", "", 1.0, 0.0, 2.0),
+    ]
+    chart = str(draw_intervals(rows, "g", "alt", 0.0)).partition("</svg>")[0]
+    points = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', chart)]
+    low, high = (float(x) for x in re.findall(r'd="M([\d.]+) [\d.]+L([\d.]+) [\d.]+" stroke="#0072B2"', chart, re.I)[0])
+    assert points[1] - points[0] == pytest.approx(4 * (high - low), abs=0.3)  # 1 to 9 beside 2 to 4
+
+
 # Lettering on pictures of brains.
 
 

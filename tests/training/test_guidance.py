@@ -400,9 +400,22 @@ class TestReadableGradients:
     @pytest.mark.parametrize("name", DISTANCES)
     def test_equal_gradients_are_nearest(self, name: str) -> None:
         own, other = torch.randn(2, 3, *SHAPE, dtype=torch.float64)
-        wanted = {"cosine": -1, "mae": 0, "mse": 0, "intersection": -1}[name]
+        own /= own.abs().sum((1, 2, 3), keepdim=True)  # the source's intersection is -1 over this sum
+        wanted = {"mae": 0, "mse": 0}.get(name, -1)
         np.testing.assert_allclose(DISTANCES[name](own, own), wanted, atol=1e-12)
-        assert (DISTANCES[name](own, other) > wanted).all()
+        if name != "intersection":  # it falls without end as the other gradient shrinks
+            assert (DISTANCES[name](own, other) > wanted).all()
+
+    def test_the_intersections_are_those_of_their_formulas(self) -> None:
+        """Eq. 4.8 of Torres Figueroa 2024 over the product of both sums; ours of shares."""
+        own, other = torch.randn(2, 3, *SHAPE, dtype=torch.float64)
+        for a, b, of_source, of_shares in zip(
+            own.numpy(), other.numpy(), DISTANCES["intersection"](own, other),
+            DISTANCES["intersection_of_shares"](own, other), strict=True,
+        ):  # fmt: skip
+            a, b = np.abs(a), np.abs(b)
+            assert float(of_source) == pytest.approx(-np.minimum(a, b).sum() / (a.sum() * b.sum()), rel=1e-12)
+            assert float(of_shares) == pytest.approx(-np.minimum(a / a.sum(), b / b.sum()).sum(), rel=1e-12)
 
     @pytest.mark.parametrize("name", DISTANCES)
     def test_a_scan_without_a_gradient_teaches_nothing_and_leaves_the_others_their_share(self, name: str) -> None:

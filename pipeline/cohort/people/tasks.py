@@ -80,7 +80,7 @@ class Task:
         if self.is_number:
             predicted = f"predicted {column}"
             red, blue = f"raises the {predicted}", f"lowers {column}"
-            unit, control = f"units of {column}", f"someone with {column}"
+            unit, control = f"standard deviations of {column}", f"someone with {column}"
             return Words(f"the {predicted}", predicted, red, blue, unit, control, "prediction")
         red, blue, control = f"speaks for {explained}", f"speaks against {explained}", f"a control ({self.outputs[0]})"
         return Words(explained, f"evidence for {explained}", red, blue, "logits", control, "contrast")
@@ -180,7 +180,7 @@ _OF_CLASSES = (("auc_within_folds", "balanced_accuracy"), "balanced_accuracy", 1
 KINDS: Mapping[KindName, Kind] = {
     TWO_CLASSES: Kind(TWO_CLASSES, "has two classes", *_OF_CLASSES, applies=True),
     SEVERAL_CLASSES: Kind(SEVERAL_CLASSES, "has several classes", *_OF_CLASSES, applies=False),
-    NUMBER: Kind(NUMBER, "predicts a number", ("mae",), "mae", -1, mean, quantiles, applies=False),
+    NUMBER: Kind(NUMBER, "predicts a number", ("mae",), "mae", -1, mean, quantiles, applies=True),
 }
 """All kinds of tasks. A new kind is one entry here."""
 
@@ -298,7 +298,7 @@ def _labelled(candidate: Candidate, config: CohortConfig, task: Task) -> Candida
         return candidate.with_scan(label=label)
     class_values = contrast_values(candidate, task.column)
     held = f"{class_values[0]} in" if class_values else "no value in"
-    why = "cohort.apply_outside_contrast is off" if task.kind.applies else "only networks of two classes are applied"
+    why = "cohort.apply_outside_contrast is off" if task.kind.applies else "networks of several classes are not applied"
     return candidate.dropped(f"outside the contrast ({why}): {held} {task.column}")
 
 

@@ -26,6 +26,7 @@ from heatlas.pipeline.attribution.records import Attribution
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.nulls import NO_NETWORK, REAL, image_maps, randomised
 from heatlas.pipeline.evaluation.scores.faithfulness import (
+    ADCC,
     FAITHFULNESS_SCORES,
     MASKED,
     Explain,
@@ -145,7 +146,7 @@ def judge_scan(outputs: Mapping[str, Path], task: ScanToJudge) -> Mapping[str, A
     places = ScanMasks.of(inside, labels, task.truth, min(first.input.template_grid.voxel_sizes_mm), cube)
     layout = device_labels(task.atlas.labels, box, device)
     faithful = _faithfulness(task, volume, labels, device)
-    known = {*FAITHFUL} - ({*MASKED, "adcc"} if len(first.classes) == 1 else set())  # a number has no probability
+    known = {*FAITHFUL} - ({*MASKED, *ADCC} if len(first.classes) == 1 else set())  # a number has no probability
     rows, sums, names = [], [], []
     of_real: dict[str, NDArray[np.float32]] = {}
     for one in _maps(task, volume, device):

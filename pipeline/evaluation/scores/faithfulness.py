@@ -204,7 +204,8 @@ FAITHFULNESS_SCORES: Mapping[str, str] = {
     "ag": "Average gain: per cent of what could be gained that is gained; larger is better",
     "ai": "100 if the scan is recognised better through the map, else 0 (average increase); larger is better",
     "ag_clamped": "1 where the probability was too near 1 for a gain, and the denominator was held at 1e-6",
-    "adcc": "Harmonic mean of coherency, 1 - complexity and 1 - average drop; larger is better",
+    "adcc": "Harmonic mean of coherency (r, a correlation), 1 - complexity and 1 - average drop; larger is better",
+    "adcc_rescaled": "As adcc, which is 0 where r is not above 0, with (1 + r) / 2 in place of r",
     "max_sensitivity": "Largest relative change of the map when the scan changes a little; smaller is better",
     "infidelity": "Mean squared difference of the map's sums and the fall of the score, in its unit; smaller is better",
     "infidelity_scaled": "The same at the best scale, as share of the squared fall, 0 to 1; smaller is better",
@@ -214,6 +215,7 @@ FAITHFULNESS_SCORES: Mapping[str, str] = {
 """Columns of one row of faithfulness scores, and what they mean."""
 
 AOPC_STEPS = 10
+ADCC = ("adcc", "adcc_rescaled")
 MASKED = ("ad", "ag", "ai", "ag_clamped")
 """Scores of a scan seen through its map that need no second map."""
 
@@ -338,9 +340,10 @@ def _masked(
         "ag": average_gain(p, o),
         "ai": average_increase(p, o),
         "ag_clamped": float(1 - p < SMALLEST),
-        "adcc": float("nan"),
+        **dict.fromkeys(ADCC, float("nan")),
     }
     if explain is not None:
-        again = coherency(values[inside].cpu().numpy(), explain(masked)[inside].detach().cpu().numpy())
-        found["adcc"] = adcc(again, float(share[inside].mean()), drop / 100)
+        r = coherency(values[inside].cpu().numpy(), explain(masked)[inside].detach().cpu().numpy())
+        complexity = float(share[inside].mean())
+        found |= {name: adcc(one, complexity, drop / 100) for name, one in zip(ADCC, (r, (1 + r) / 2), strict=True)}
     return found

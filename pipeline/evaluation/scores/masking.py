@@ -95,18 +95,19 @@ def coherency(values: NDArray[np.floating], of_masked: NDArray[np.floating]) -> 
     return float(np.clip(a @ b / size, -1, 1)) if size > 0 else math.nan
 
 
-def adcc(correlation: float, complexity: float, drop: float) -> float:
-    """Harmonic mean of coherency, 1 - complexity and 1 - average drop; in [0, 1], 0 if any is; larger is better.
+def adcc(coherent: float, complexity: float, drop: float) -> float:
+    """Harmonic mean of coherency, 1 - complexity and 1 - average drop; 0 if any is not above 0; larger is better.
 
-    `correlation`: as of `coherency`; rescaled to [0, 1] here. `complexity`: mean of the scaled map, in [0, 1]. `drop`:
-    average drop as a fraction.
+    `coherent`: the correlation r of `coherency` (Torres Figueroa 2024, eq. 1.14), or (1 + r) / 2, with which maps that
+    contradict each other are not all 0. `complexity`: mean of the scaled map, in [0, 1]. `drop`: average drop as a
+    fraction.
 
     Examples
     --------
-    >>> adcc(1.0, 0.0, 0.0), adcc(1.0, 1.0, 0.0), adcc(0.0, 0.5, 0.5)
-    (1.0, 0.0, 0.5)
+    >>> adcc(1.0, 0.0, 0.0), adcc(1.0, 1.0, 0.0), adcc(0.5, 0.5, 0.5), adcc(-0.5, 0.5, 0.5)
+    (1.0, 0.0, 0.5, 0.0)
     """
-    terms = ((1 + correlation) / 2, 1 - complexity, 1 - drop)
+    terms = (coherent, 1 - complexity, 1 - drop)
     if any(math.isnan(term) for term in terms):
         return math.nan
     if min(terms) <= 0:

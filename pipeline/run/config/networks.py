@@ -131,8 +131,9 @@ class ObjectiveConfig:
     mixup: Annotated[float, between(0, 100)] = 0.0
     """Teacher and student see each scan mixed with another of its batch, by a share drawn from Beta(mixup, mixup); 0
     for scans as they are."""
-    distance: Literal["cosine", "mae", "mse", "intersection"] = "cosine"
-    """Between the input gradient and the guided one."""
+    distance: Literal["cosine", "mae", "mse", "intersection", "intersection_of_shares"] = "cosine"
+    """Between the input gradient and the guided one. ``intersection`` is that of its source (Torres Figueroa 2024, eq.
+    4.8), over the product of the sums of both; ``intersection_of_shares`` divides each gradient by its own sum."""
     guided_alone: bool = False
     """Of readable gradients: learn the task by guided gradients alone, each ReLU handing back only what is above 0, in
     place of the distance between both. Its source found that unstable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,15 @@ class BundleLayout:
     norms = PathIn("root", "reference/norms.tsv")
     card = PathIn("root", "docs/README.md")
 
+    def digested(self) -> list[str]:
+        """Files whose digests ``metadata.json`` holds, by their paths in the folder: all others but the card."""
+        kept = {self.metadata, self.card}
+        return sorted(
+            path.relative_to(self.root).as_posix()
+            for path in self.root.rglob("*")
+            if path.is_file() and path not in kept
+        )
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -46,7 +55,8 @@ class Bundle:
 
     `preset`: named settings that the run began with. `controls`: control scans in the mean, one per person.
     `mean_digest`: SHA-256 of the file of the mean. `norms_digest`: SHA-256 of the table of norms; empty if there is
-    none, or an earlier version exported it.
+    none, or an earlier version exported it. `files`: SHA-256 of each file of `BundleLayout.digested`; none if an
+    earlier version exported it. `summary`: what ``heatlas networks`` says of it in a line.
     """
 
     layout: BundleLayout
@@ -55,6 +65,8 @@ class Bundle:
     controls: int
     mean_digest: str
     norms_digest: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def networks(self) -> Sequence[FoldFiles]:
@@ -66,7 +78,7 @@ class Bundle:
         facts = {"preset": self.preset, "folds": list(self.folds)}
         norms = {"norms_sha256": self.norms_digest} if self.norms_digest else {}
         reference = {"controls": self.controls, "sha256": self.mean_digest, **norms}
-        return {"format": FORMAT, **facts, "reference": reference}
+        return {"format": FORMAT, **facts, "reference": reference, "files": self.files, "summary": self.summary}
 
 
 def open_bundle(folder: Path) -> Bundle | None:
@@ -90,7 +102,8 @@ def open_bundle(folder: Path) -> Bundle | None:
     try:
         reference, folds = facts["reference"], tuple(int(index) for index in facts["folds"])
         digests = str(reference["sha256"]), str(reference.get("norms_sha256", ""))
-        bundle = Bundle(layout, str(facts["preset"]), folds, int(reference["controls"]), *digests)
+        files, summary = dict(facts.get("files", {})), dict(facts.get("summary", {}))
+        bundle = Bundle(layout, str(facts["preset"]), folds, int(reference["controls"]), *digests, files, summary)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadInputError(f"{layout.metadata}: its section {SECTION} is damaged. {EXPORT_AGAIN}") from error
     return bundle

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -14,6 +15,30 @@ from urllib.parse import quote
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, T1W, template_name
 from heatlas.pipeline.run.documents import read_toml
 from heatlas.pipeline.run.layout.scan_files import PathIn, ScanFiles, space_and_resolution
+
+LONGEST_LABEL = 96
+"""Characters of a label in the name of a file, which may have 255 bytes."""
+
+
+def label_in_file_name(label: str) -> str:
+    """Any text as part of the name of a file: what names do not allow is written as in a URL.
+
+    A long text is cut, and a digest tells it from others that begin alike.
+
+    Examples
+    --------
+    >>> label_in_file_name("AD/CN")
+    'AD%2FCN'
+    >>> label_in_file_name("normal at all visits " * 9)
+    'normal%20at%20all%20visits%20normal%20at%20all%20visits%20normal%20at%20all%20visits%20-23bc576e'
+    """
+    whole = quote(label, safe="")
+    if len(whole) <= LONGEST_LABEL:
+        return whole
+    digest, kept = sha256(label.encode()).hexdigest()[:8], label
+    while len(quote(kept, safe="")) > LONGEST_LABEL - 9:
+        kept = kept[:-1]
+    return f"{quote(kept, safe='')}-{digest}"
 
 
 class ImageNames(NamedTuple):
@@ -52,9 +77,9 @@ class RunLayout:
     def group_map(self, group: str, map_name: str) -> Path:
         """Mean map over a group (``AD``, ``CN``, ``TP`` ...).
 
-        Labels may be any text; characters that file names do not allow are written as in a URL.
+        Labels may be any text: `label_in_file_name`.
         """
-        name = quote(group, safe="")
+        name = label_in_file_name(group)
         return self.group / "maps" / f"group-{name}_space-{self.space}_desc-{map_name}_relevance.nii.gz"
 
     def voxel_map(self, source: str, statistic: str) -> Path:

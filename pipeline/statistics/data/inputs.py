@@ -31,7 +31,7 @@ from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import read_table, require_filled, require_known, require_numbers, require_whole
 from heatlas.pipeline.statistics.arrays import Flags
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE, OUTCOMES, RelevanceValues
-from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE
+from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_TABLE, applied_tables
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 from heatlas.pipeline.training.stage import PREDICTIONS_REPEATS_TABLE
@@ -80,7 +80,7 @@ def with_facts(frame: pd.DataFrame, scans: Sequence[Scan], clinical: pd.DataFram
 
 PREDICTION_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "probability", "outcome")
 NUMBER_COLUMNS = ("participant_id", "session_id", "scan_id", "fold", "target", "prediction", "gap", "corrected_gap")
-APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id", "probability")
+APPLIED_COLUMNS = ("participant_id", "session_id", "scan_id")
 BASELINE_COLUMNS = ("scan_id", "baseline", "prediction")
 RELEVANCE_COLUMNS = ("scan_id", "map", "group", "sum", "density", "gain")
 IMAGE_COLUMNS = ("scan_id", "group", "intensity", "log_jacobian")
@@ -243,7 +243,7 @@ def read_inputs(
         clinical=clinical,
         volumes=_read_checked(VOLUMES_TABLE, layout, VOLUME_COLUMNS),
         split=Split.read(layout) if SPLITS_TABLE.path(layout).is_file() else Split(()),
-        applied=read_applied(layout),
+        applied=read_applied(layout, task_of(config.cohort)),
         config=config,
         baselines=_read_checked(
             PREDICTIONS_BASELINES_TABLE, layout, BASELINE_COLUMNS, BASELINE_COLUMNS, ["prediction"]
@@ -331,13 +331,14 @@ def _image_regions(layout: RunLayout) -> pd.DataFrame:
     return table
 
 
-def read_applied(layout: RunLayout) -> AppliedScans | None:
+def read_applied(layout: RunLayout, task: Task) -> AppliedScans | None:
     """The scans without a label that networks were applied to; None if there are none. Raises as `read_inputs`."""
-    clinical = _clinical(layout)
+    clinical, table = _clinical(layout), applied_tables(task)[1]
     path = RELEVANCE_APPLIED_BILATERAL_TABLE.path(layout)
-    if not (PREDICTIONS_APPLIED_TABLE.path(layout).is_file() and path.is_file()):
+    if not (table.path(layout).is_file() and path.is_file()):
         return None
-    predictions, relevance = PREDICTIONS_APPLIED_TABLE.read(layout, APPLIED_COLUMNS), read_relevance(path)
+    columns = [*APPLIED_COLUMNS, "prediction" if task.is_number else "probability"]
+    predictions, relevance = table.read(layout, columns), read_relevance(path)
     if not len(relevance):
         return None
     values = RelevanceValues.of(relevance, predictions, "predictions_applied.tsv")

@@ -26,7 +26,7 @@ from heatlas.reports.frame.tables import numeric, page_table, worded_columns
 from heatlas.reports.questions.findings import in_words, small_regions
 from heatlas.reports.questions.question import ANY_TASK, CLEAR, Caution, Check, Question, rows_where
 from heatlas.reports.read.run_record import KEYS, RunRecord
-from heatlas.reports.words.numbers import fixed, is_missing, number, percent, shortened
+from heatlas.reports.words.numbers import LONGEST_REGION, fixed, is_missing, number, percent, shortened
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -306,7 +306,7 @@ def draw_profiles(profiles: Mapping[str, pd.Series], axis_title: str) -> Figure:
     ax.hlines(places, first, second, color=GREY, lw=1, alpha=0.6)
     for (name, profile), colour, marker in zip(profiles.items(), COLOURS, MARKERS, strict=True):
         ax.plot(profile, places, marker, color=colour, ms=6, mec="white", mew=0.5, label=name)
-    ax.set_yticks(places, regions)
+    ax.set_yticks(places, [shortened(region, LONGEST_REGION) for region in regions])
     ax.set_ylim(len(regions) - 0.4, -0.6)
     ax.set_xlabel(axis_title)
     ax.axvline(0, color=INK, lw=0.8)
@@ -341,9 +341,9 @@ def draw_radar(profiles: Mapping[str, pd.Series]) -> Figure:
 
 def _name_spoke(ax: Any, region: str, angle: float) -> None:
     """Write a region's name along its spoke, where names of neighbours cannot meet; never upside down."""
-    left = np.cos(angle) < -1e-9
+    left, name = np.cos(angle) < -1e-9, textwrap.fill(shortened(region, LONGEST_REGION), NAME_WIDTH)
     ax.text(
-        angle, 1.09, textwrap.fill(region, NAME_WIDTH), fontsize=7, rotation=np.rad2deg(angle) - 180 * left,
+        angle, 1.09, name, fontsize=7, rotation=np.rad2deg(angle) - 180 * left,
         rotation_mode="anchor", ha="right" if left else "left", va="center", linespacing=0.95,
     )  # fmt: skip
 

@@ -33,7 +33,15 @@ from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord, group_name
 from heatlas.reports.vector.drawing import fitted
 from heatlas.reports.viewer.component import LOWER, group_viewer
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, shortened
+from heatlas.reports.words.numbers import (
+    LONGEST_CLASS,
+    LONGEST_IN_TITLE,
+    count,
+    fixed,
+    listing,
+    mid_sentence,
+    shortened,
+)
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -93,7 +101,8 @@ def class_difference(material: Material, name: str) -> GroupMap | None:
     if positive is None or not others or others[0] is None:
         return None
     image = BrainImage(positive.image.values - others[0].image.values, positive.image.affine)
-    title = f"{map_title(name)}, mean of {groups[0]} minus mean of {groups[1]}"
+    means = " minus ".join(f"mean of {shortened(group, LONGEST_IN_TITLE)}" for group in groups[:2])
+    title = f"{map_title(name)}, {means}"
     scale = replace(view_of(image, (), material.brain).scale(PERSON_PERCENTILES), signed=True)
     return GroupMap(title, image, scale, positive.unit)
 
@@ -277,7 +286,7 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
     ], what  # fmt: skip
 
 
-OUTLINED, LONGEST_CLASS = 3, 14  # regions outlined at most; letters of a class beside the colour bar
+OUTLINED = 3  # regions at most
 
 
 def regions_outlined(

@@ -39,7 +39,7 @@ from heatlas.reports.questions.trust import bench_sentence
 from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.viewer.explorer import region_explorer
-from heatlas.reports.words.numbers import count, listing, number, signed
+from heatlas.reports.words.numbers import LONGEST_IN_TITLE, count, listing, number, shortened, signed
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -126,7 +126,7 @@ def axis_title(map_name: str, metric: str, run: RunRecord) -> str:
         "share": f"share of {quantity}",
         "sum": f"{quantity} sum",
         "density": f"{quantity} per voxel",
-        "gain": f"sum ÷ mean sum of {run.negative}",
+        "gain": f"sum ÷ mean sum of {shortened(run.negative, LONGEST_IN_TITLE)}",
     }[metric]
 
 

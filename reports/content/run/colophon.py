@@ -251,6 +251,9 @@ _SHOWN = {
     "r", "r2",
 }  # fmt: skip
 _LIMITS = (
+    "Not for a diagnosis, for screening, or for any decision about a person. Not for ages other than those above, "
+    "another kind of image (T2, FLAIR, after a contrast agent), or brains with tumours, strokes or operations, unless "
+    "the cohort above has such people.",
     "Trained on the people above, on their scanners and with their way of registration; elsewhere it may be wrong, "
     "which `heatlas apply` on a cohort of your own with labels will show.",
     "Probabilities are not calibrated for other proportions of the classes.",
@@ -262,10 +265,11 @@ _LIMITS = (
 )
 
 
-def model_card(run: RunRecord, controls: int) -> str:
+def model_card(run: RunRecord, controls: int, terms: Mapping[str, Any] | None = None, weights: str = "") -> str:
     """The card, filled from the tables of a run; what the run does not have is said to be missing.
 
-    `controls`: in the mean image.
+    `controls`: in the mean image. `terms`: of the data, as their ``dataset_description.json`` states them. `weights`:
+    how they are stored, as a sentence.
     """
     config, task = run.config, run.task
     shape = configured_input(config).shape
@@ -281,6 +285,7 @@ def model_card(run: RunRecord, controls: int) -> str:
         "",
         "    heatlas apply THIS_FOLDER NEW OUT",
         "",
+        *([weights, ""] if weights else []),
         *(["The people of this run are **synthetic** (demo cohort).", ""] if run.is_synthetic else []),
         "## Cohort",
         "",
@@ -308,7 +313,7 @@ def model_card(run: RunRecord, controls: int) -> str:
         "",
         "## Licences and credit",
         "",
-        *_credit(run),
+        *_credit(run, terms or {}),
         "",
     ])  # fmt: skip
 
@@ -373,8 +378,13 @@ def _verdicts(run: RunRecord) -> list[str]:
     return _table(VERDICTS_TABLE.read(path), {name: name for name in columns})
 
 
-def _credit(run: RunRecord) -> Iterator[str]:
+def _credit(run: RunRecord, terms: Mapping[str, Any]) -> Iterator[str]:
     atlas = run.provenance.get("sources", {}).get("atlas", {})
     yield f"- Atlas {atlas.get('title', run.config.regions.atlas)}: {atlas.get('credit', 'see its authors')}"
     yield f"- Template {run.layout.space}: {find_template(run.config.registration.template).credit}"
     yield "- The networks: under the terms of the data that they were trained on; ask whoever gave you this folder."
+    names = {"License": "Licence of the data", "HowToAcknowledge": "Acknowledge", "ReferencesAndLinks": "Cite"}
+    for name, title in names.items():
+        if said := terms.get(name):
+            text = said if isinstance(said, str) else ", ".join(map(str, said))
+            yield f"- {title}: {_as_markdown(text)}"

@@ -21,7 +21,16 @@ from heatlas.reports.questions.findings import performance_estimate
 from heatlas.reports.questions.predictions import answer_on_learning, learning_of
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question
 from heatlas.reports.read.run_record import OUTCOMES, RunRecord
-from heatlas.reports.words.numbers import count, fixed, is_missing, number, percent, sentence_case
+from heatlas.reports.words.numbers import (
+    LONGEST_CLASS,
+    count,
+    fixed,
+    is_missing,
+    number,
+    percent,
+    sentence_case,
+    shortened,
+)
 from heatlas.reports.words.sentences import Words
 from heatlas.reports.words.wording import worded
 
@@ -219,8 +228,9 @@ def draw_confusion(counts: pd.DataFrame, people: pd.DataFrame) -> Figure:
                 f"{percent(share, 0)} of row",
                 ha="center", va="center", color="white" if share > 0.6 else INK, fontsize=8.5,
             )  # fmt: skip
-    ax.set_xticks(range(len(counts.columns)), counts.columns)
-    ax.set_yticks(range(len(counts.index)), [f"{name}\nn = {counts.loc[name].sum()}" for name in counts.index])
+    names = {name: shortened(name, LONGEST_CLASS) for name in (*counts.columns, *counts.index)}
+    ax.set_xticks(range(len(counts.columns)), [names[name] for name in counts.columns])
+    ax.set_yticks(range(len(counts.index)), [f"{names[name]}\nn = {counts.loc[name].sum()}" for name in counts.index])
     ax.set_xlabel("predicted")
     ax.set_ylabel("true")
     ax.grid(False)

@@ -64,7 +64,7 @@ from heatlas.reports.questions.question import (
 from heatlas.reports.questions.trust import bench_sentence, evaluated, found_by_the_map, order_of_networks
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
-from heatlas.reports.words.numbers import count, is_missing, listing, mid_sentence, number, shortened
+from heatlas.reports.words.numbers import LONGEST_IN_TITLE, count, is_missing, listing, mid_sentence, number, shortened
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -253,6 +253,8 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
     clear, first = int((rows["p_fwe"] < CLEAR).sum()), rows.iloc[0]
     classes = f"{run.positive} and {run.negative}"
     title = f"Hedges' g of the {measure}, {run.positive} against {run.negative}"
+    short = " against ".join(shortened(name, LONGEST_IN_TITLE) for name in (run.positive, run.negative))
+    axis = f"Hedges' g of the {measure}, {short}"
     caption = (
         WORDS.say(
             "ranking_caption",
@@ -270,7 +272,7 @@ def build_ranking(material: Material) -> Mapping[str, Any]:
     if rows["g_by_chance"].notna().any():
         null = WORDS.say("by_chance", level=100 * run.config.statistics.confidence)
     return {
-        "chart": draw_intervals(drawn, title, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
+        "chart": draw_intervals(drawn, axis, f"{title}: {listing([row.name for row in drawn[:5]])}.", 0.0),
         "caption": caption,
         "null": null,
         "table": _table(rows, material, f"{title}, all regions."),

@@ -1,0 +1,95 @@
+"""``heatlas.explain``: a network of the user's on an image that it takes, or one that has a name on any scan of a head.
+
+A scan is registered as ``heatlas apply`` registers it, and the mean of all networks is explained relative to the mean
+of their controls.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import torch
+from torch import nn
+
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.explaining import any_network
+from heatlas.pipeline.explaining.controls import mean_controls
+from heatlas.pipeline.explaining.explained_image import Explained
+from heatlas.pipeline.models.contract import StagedModel, ensemble_of, members_of
+from heatlas.pipeline.models.inputs import read_channels
+from heatlas.pipeline.models.named_networks import open_network
+from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.run.config.files import read_config
+from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.workflows.library import apply_until_registered
+
+METHOD = "deeplift"
+"""The usual one for networks with a name: it adds up, and takes one pass of each network."""
+_MNI = 4
+"""NIfTI's code of the space of the template."""
+
+
+@wraps(any_network.explain)
+def explain(*given: Any, **options: Any) -> Explained:
+    """As `any_network.explain`, whose words these become; of a network with a name it explains a scan."""
+    network = options.get("network", given[0] if given else None)
+    if not isinstance(network, str | Path):
+        return any_network.explain(*given, **options)
+    if "network" not in options:
+        given = given[1:]
+    if not given and "image" not in options:
+        raise UsageError("heatlas.explain: give a scan and a network, as heatlas.explain(scan, network='oasis1-ad').")
+    return explain_scan(*given, **options | {"network": network})
+
+
+def explain_scan(image: str | Path, method: str = METHOD, *, network: str | Path, **options: Any) -> Explained:
+    """Explain what the networks of an export answer to a scan of a head or brain.
+
+    `image`: its path. `network`: a name, or a folder. `options`: of `any_network.explain`, and ``start_at`` and
+    ``new_people`` of `heatlas apply`. Raises UsageError or BadInputError for a network that cannot be used, and
+    CommandError for a scan that cannot be registered.
+    """
+    if not isinstance(image, str | Path):
+        raise UsageError(f"{network}: explains a scan by its path, as heatlas.explain('scan.nii.gz', network='...').")
+    if "reference" in options or "others" in options:
+        raise UsageError(f"{network}: brings the mean of its own controls; leave reference and others out.")
+    bundle = open_network(network)
+    mean, task = mean_controls(bundle), task_of(read_config(bundle.layout.config).cohort)
+    loaded = [load_model(files) for files in bundle.networks]
+    spec = loaded[0].input
+    with tempfile.TemporaryDirectory(prefix="heatlas.") as folder:
+        out = Path(folder) / "out"
+        given = {name: options.pop(name) for name in ("start_at", "new_people") if name in options}
+        apply_until_registered(bundle.layout.root, Path(image), out, **given)
+        layout = RunLayout(out.resolve())
+        (kept,) = ScanTable.read(layout).kept
+        seen = read_channels(layout.scan(kept.participant_id, kept.session_id, spec.resolution_mm), spec)
+
+    def placed(values: np.ndarray) -> Any:
+        made: Any = nib.Nifti1Image(values[0], spec.grid.affine)  # type: ignore[no-untyped-call]
+        made.set_sform(spec.grid.affine, _MNI)
+        return made
+
+    members = [member for one in loaded for member in _in_its_unit(one)]
+    options = {"target": task.unit, **options}
+    whole = ensemble_of(members).eval()
+    return any_network.explain(whole, placed(seen), method, reference=[placed(mean.seen(spec))], **options)
+
+
+def _in_its_unit(loaded: LoadedModel) -> list[StagedModel]:
+    """The members of a network; those of a number answer in its unit, not as they were standardised in training."""
+    members = [one for one in members_of(loaded.model) if isinstance(one, StagedModel)]
+    scale = loaded.description["objective"]
+    for member in members if "target_sd" in scale else ():
+        last = [layer for layer in member.modules() if isinstance(layer, nn.Linear)][-1]
+        with torch.no_grad():
+            last.weight *= scale["target_sd"]
+            last.bias.copy_(last.bias * scale["target_sd"] + scale["target_mean"])
+    return members
