@@ -17,7 +17,7 @@ from heatlas.reports.read.run_files import TABLES
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import LONGEST_TEXT, MISSING, fixed, is_missing, number, p_cell, percent, shortened
 from heatlas.reports.words.sentences import Words, filled, in_form
-from heatlas.reports.words.wording import worded
+from heatlas.reports.words.wording import without_codes, worded
 
 
 def text(value: object) -> str:
@@ -34,7 +34,7 @@ def remark(value: object) -> str:
 
 def footnote(value: object) -> str:
     """A remark printed below the table; the cell shows only its number, which keeps rows short."""
-    return shortened(remark(value), LONGEST_TEXT)
+    return shortened(without_codes(remark(value)), LONGEST_TEXT)
 
 
 _WHERE_SAID = (remark, footnote)  # columns that are left out where no row has anything to say

@@ -25,7 +25,7 @@ from heatlas.reports.people.likeness import LIKENESS_QUESTION
 from heatlas.reports.questions.analyses import ANALYSES
 from heatlas.reports.questions.comparisons import PRIMARY, scaled_by_probability
 from heatlas.reports.questions.findings import in_words
-from heatlas.reports.questions.predictions import APPLIED
+from heatlas.reports.questions.predictions import APPLIED, learning_in_words, networks_guess, run_of_networks
 from heatlas.reports.questions.question import ANY_TASK, TWO, Caution, Check, PartView, Question, Section
 from heatlas.reports.questions.trust import PLANTED, PLANTED_EFFECTS
 from heatlas.reports.read.run_files import APPLIED_OF, PREDICTIONS_OF
@@ -206,6 +206,9 @@ def _changed(run: RunRecord) -> Caution | None:
 def _without_labels(run: RunRecord) -> Caution | None:
     if not run.without_labels:
         return None
+    origin = run_of_networks(run)
+    if origin is not None and networks_guess(origin):
+        return Caution.read(WORDS, "not-learned-elsewhere", learned=learning_in_words(origin))
     return Caution.read(WORDS, "without-labels", run=run)
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.figures.gallery import Picture, png, shown_in
-from heatlas.reports.figures.maps import MAPS, first_map
+from heatlas.reports.figures.portraits import MAPS, first_map
 from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.people.scan_pictures import name_of, viewers_of

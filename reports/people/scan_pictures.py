@@ -31,7 +31,7 @@ from heatlas.pipeline.run.work.digests import file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, receipt_key, run_jobs
 from heatlas.pipeline.statistics.normative.w_scores import ControlGroup
 from heatlas.reports.figures.gallery import Picture, shown_in
-from heatlas.reports.figures.maps import FAINT, MAPS, REGIONS, Row, draw_portrait, region_row
+from heatlas.reports.figures.portraits import FAINT, MAPS, REGIONS, Row, draw_portrait, region_row
 from heatlas.reports.figures.slices import (
     MAP_CUTS,
     PERSON_PERCENTILES,

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES
+from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, task_of
+from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.layout.folder import read_run_config
+from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.pipeline.training.baselines.stage import BASELINES as PREDICTORS
 from heatlas.pipeline.training.baselines.stage import UNTRAINED
 from heatlas.reports.questions.question import ANY_TASK, Answer, Caution, Check, Headline, Question, Verdict
 from heatlas.reports.questions.views import CI, N
-from heatlas.reports.read.run_files import APPLIED_OF, PREDICTIONS_OF
+from heatlas.reports.read.run_files import APPLIED_OF, PREDICTIONS_OF, TABLES, read_sound
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
     count,
@@ -148,6 +152,24 @@ def networks_guess(run: RunRecord) -> bool:
     """Whether it is known that the networks are not shown to predict better than chance."""
     found = learning_of(run)
     return found is not None and found.is_unclear
+
+
+def run_of_networks(run: RunRecord) -> RunRecord | None:
+    """What the run that the networks are from measured of them, by its own settings; None where it is not readable.
+
+    An export of a run holds no measures.
+    """
+    layout = RunLayout(Path(run.config.training.networks_of))
+    if not layout.config.is_file():
+        return None
+    try:
+        config = read_run_config(layout)
+        names = (PREDICTIONS_OF[task_of(config.cohort).kind.name].replace("predictions", "performance"), "baselines")
+        paths = {name: TABLES[name].path(layout) for name in names}
+        tables = {name: read_sound(name, path, config) for name, path in paths.items() if path.is_file()}
+    except HeatlasError:
+        return None
+    return replace(run, layout=layout, config=config, tables=tables)
 
 
 def _beats_them(rivals: Rivals) -> Verdict:

@@ -24,7 +24,7 @@ from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.reports.figures import slices
 from heatlas.reports.figures.gallery import NIGHT, Picture, inlined, png, write
-from heatlas.reports.figures.maps import GAP, HEAD, PIXELS, named
+from heatlas.reports.figures.portraits import GAP, HEAD, PIXELS, named
 from heatlas.reports.figures.slices import PERSON_PERCENTILES, ColourScale
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Component

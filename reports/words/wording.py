@@ -76,6 +76,7 @@ VARIABLES: Mapping[str, str] = _TOLD["variables"]
 LEVELS: Mapping[str, Mapping[str, str]] = _TOLD["levels"]
 """Levels by variable."""
 _OTHER: Mapping[str, str] = {"men": "women", "women": "men", "3 T": "1.5 T", "1.5 T": "3 T"}
+_LOST = re.compile(r"\b(rows? without) ([^;]+)")
 _FACTOR = re.compile(r"(?<!\w)(?:C\()?(\w+)\)?\[T\.([^\[\]]+)\]")
 """A dummy variable. It begins where a word does and its level holds no bracket: no letter is looked at twice, however
 long a name is."""
@@ -121,14 +122,21 @@ def levels_in_words(variable: object, levels: object) -> str:
 
 
 def without_codes(text: object) -> str:
-    """A sentence whose dummy variables are in words.
+    """A sentence whose dummy variables, and columns that rows have no value of, are in words.
 
     Examples
     --------
     >>> without_codes("sex[T.M]: follows from the others; site[T.991]: too few")
     'men: follows from the others; site 991: too few'
+    >>> without_codes("1 row without hippocampus/tiv; 2 rows without apoe")
+    '1 row without hippocampal volume ÷ intracranial volume; 2 rows without APOE genotype'
     """
-    return _FACTOR.sub(lambda found: level_in_words(found[1], found[2]), str(text))
+    said = _FACTOR.sub(lambda found: level_in_words(found[1], found[2]), str(text))
+    return _LOST.sub(lambda found: f"{found[1]} {_column_in_words(found[2])}", said)
+
+
+def _column_in_words(name: str) -> str:
+    return worded(name) if name.endswith("/tiv") else variable_in_words(name)
 
 
 def covariates_in_words(terms: object) -> str:

@@ -26,7 +26,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.content.relevance import founding
 from heatlas.reports.figures.gallery import NIGHT, shown_in
-from heatlas.reports.figures.maps import (
+from heatlas.reports.figures.portraits import (
     BAR,
     BAR_HEIGHT,
     FAINT,

@@ -15,17 +15,8 @@ from heatlas.pipeline.run.config.images import axes_of, is_mni
 from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.reports.figures.gallery import OUTCOME_NAMES, Picture
-from heatlas.reports.figures.maps import (
-    GroupMap,
-    MapRow,
-    Outlined,
-    Tile,
-    coronal_slice,
-    draw_group_maps,
-    draw_map_grid,
-    draw_mosaic,
-    group_rows,
-)
+from heatlas.reports.figures.maps import GroupMap, MapRow, Outlined, draw_group_maps, draw_map_grid, group_rows
+from heatlas.reports.figures.portraits import Tile, coronal_slice, draw_mosaic
 from heatlas.reports.figures.slices import (
     HIPPOCAMPAL_CUTS,
     MAP_CUTS,

@@ -49,6 +49,7 @@ from heatlas.reports.questions.predictions import (
     NUMBER_PERFORMANCE,
     learning_in_words,
     networks_guess,
+    run_of_networks,
 )
 from heatlas.reports.questions.question import (
     ANY_TASK,
@@ -383,7 +384,9 @@ def _found(run: RunRecord) -> str:
 def _trust(run: RunRecord) -> str:
     """What the evaluation says of the leading map, and on synthetic people whether it finds what was planted."""
     if run.without_labels:
-        return "As far as the run that the networks are from: its report says what they and their maps are worth."
+        origin = run_of_networks(run)
+        learned = learning_in_words(origin) if origin else ""
+        return WORDS.say("trust_elsewhere" if learned else "trust_unknown", learned=learned)
     if not run.has("relevance_bilateral"):
         return "There are no maps yet."
     planted = found_by_the_map(run)
