@@ -39,7 +39,7 @@ from heatlas.pipeline.explaining.given_image import (
 )
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import FAMILIES
-from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted, weights_of
+from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted, asked, weights_of
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import UsageError
@@ -122,16 +122,14 @@ def explain(
         model = _model(network, given.volume, others, OutputForm(output, output_item, tuple(map(float, bins))))
         reply = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
         asked_stage = entry.stage_of(model) if stage is None else stage if isinstance(stage, str) else int(stage)
-        if reply is None and (target is None or isinstance(asked_stage, str)):
-            with torch.no_grad():
-                reply = model(given.volume)
-        unit = int(on_host(reply[0].argmax())) if target is None and reply is not None else int(target or 0)
+        reply = asked(model, given.volume) if reply is None else reply
+        unit = int(on_host(reply[0].argmax())) if target is None else int(target)
         context = _context(entry, given, reference)
         arrays = np.generic | np.ndarray
         values = {name: one.tolist() if isinstance(one, arrays) else one for name, one in (settings or {}).items()}
         built = entry.build(typed_settings(method, entry.record, values, "settings"), context)
         asked_start: StartValue = start or ("evidence" if entry.usual_start == "evidence" else "logit")
-        if isinstance(asked_stage, str) and reply is not None:
+        if isinstance(asked_stage, str):
             _require_whole(model, given.volume, asked_stage, reply[0])
         with _passes_counted(model, method):
             answer, *more = attribute_all(model, given.volume, unit, built, asked_stage, asked_start)

@@ -25,6 +25,7 @@ from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.tables import ALL
 from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.plain_text import counted, similar
 from heatlas.pipeline.run.tables import REMEDY
@@ -56,7 +57,9 @@ def open_run(folder: str | Path) -> OpenRun:
         If it is not the folder of a run.
     """
     require_arguments(folder=folder)
-    return OpenRun(read_run(RunLayout(Path(folder))))
+    layout = RunLayout(Path(folder))
+    read_run_input(layout)  # refuses what is not a run, as the commands do
+    return OpenRun(read_run(layout))
 
 
 @dataclass(frozen=True, eq=False)

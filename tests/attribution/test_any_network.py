@@ -614,6 +614,8 @@ def test_a_network_that_was_prepared_answers_as_one_that_is_given():
         found = heatlas.explain(ready, image_of, "deeplift", reference=[control])
         assert (found.target, found.value, found.others["0"].item()) == (wanted.target, wanted.value, 71.0)
         np.testing.assert_array_equal(found.map.dataobj, wanted.map.dataobj)
+    with pytest.raises(BadInputError, match=r"does not take a volume of \(1, 1, 2, 2, 2\) .* Check channels, grid"):
+        heatlas.explain(ready, torch.rand(2, 2, 2), "gradient", target=0)
     with torch.no_grad():
         network.head.weight.zero_()
     assert heatlas.explain(ready, volume, "gradient").value != 0

@@ -127,6 +127,7 @@ def test_a_run_counts_its_people_as_the_report_does(run) -> None:
         (lambda run: run.evidence("Hippocampus", b"gb"), UsageError, "name of a map is text"),
         (lambda run: run.map(None, group=1.5), UsageError, "name of a group is text"),
         (lambda run: run.map("gb", participant=12), UsageError, "name of a participant is text"),
+        (lambda run: heatlas.open("nowhere"), UsageError, "nowhere: not a Heatlas run .* it is OUT/run"),
         (lambda run: heatlas.open(None), UsageError, "folder = None: must be a path, as text or Path"),
         (lambda run: heatlas.open(b"demo/run"), UsageError, "folder = b'demo/run': must be a path, as text or Path"),
     ],

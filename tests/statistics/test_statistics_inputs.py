@@ -460,6 +460,7 @@ def test_numbers_that_are_names_are_levels():
 
 @pytest.mark.parametrize(("formula", "term", "said"), [
     ("age + weight", "age", "no column 'weight'"),
+    ("age + seks", "age", r"no column 'seks'\. Did you mean sex\? It has .*age"),
     ("age + sex", "mmse", "no column 'mmse'"),
     ("age + sex", "site", "has no term 'site'; its terms are age, sex"),
     ("age +", "age", "cannot be read"),

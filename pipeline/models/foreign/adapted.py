@@ -106,14 +106,14 @@ def adapted(
     original = copied
     first_copy = copy.deepcopy(copied)
     with draws(first_copy) as drawing:
-        untouched = _asked(first_copy, volume)
+        untouched = asked(first_copy, volume)
     for module in copied.modules():
         module._backward_hooks.clear()  # change gradients, not answers
         module._backward_pre_hooks.clear()
         if getattr(module, "inplace", False):
             module.inplace = False
-    given = _asked(copied, volume)
-    if drawing.seen or not _same(_asked(copied, volume), given):
+    given = asked(copied, volume)
+    if drawing.seen or not _same(asked(copied, volume), given):
         raise UsageError(
             f"network {type(network).__name__}: answers at random in evaluation mode"
             f"{f', in {drawing.seen}' if drawing.seen else ''}, so a map would be one of chance; let it draw in "
@@ -235,7 +235,7 @@ class _Logarithm(nn.Module):
         return torch.log(p) - torch.log(1 - p) if self.odds else torch.log(p)
 
 
-def _asked(network: nn.Module, volume: Tensor) -> Any:
+def asked(network: nn.Module, volume: Tensor) -> Any:
     """What a network answers to a volume, which it must leave as it is."""
     before = volume.clone()
     refused = (

@@ -23,7 +23,7 @@ from formulaic.parser.types import Term
 
 from heatlas.pipeline.cohort.cells.values import code_text
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted
+from heatlas.pipeline.run.plain_text import counted, did_you_mean, nearest
 from heatlas.pipeline.statistics.arrays import Flags, Floats, Indices
 
 FUNCTIONS = ("I", "C", "log", "log1p", "log10", "sqrt", "exp", "center", "scale", "poly", "bs", "cr", "Treatment")
@@ -91,7 +91,8 @@ def _terms(formula: str, columns: Sequence[str]) -> list[Term]:
         unknown = sorted(names - there)
         if unknown:
             raise BadInputError(
-                f"formula {formula!r}: the table has no column {unknown[0]!r}; it has {', '.join(columns)}."
+                f"formula {formula!r}: the table has no column {unknown[0]!r}."
+                f"{did_you_mean(nearest(unknown[0], columns))} It has {', '.join(columns)}."
             )
     return terms
 
