@@ -258,6 +258,9 @@ class Apply(Command):
         "nobody is of the run, even where participant ids are the same (default: people of the run are left out)"
     )
     start_at: Entry = _START_AT("auto")
+    networks: Literal["some", "all"] = option(
+        "networks that explain a scan: all, or some, at the cost of RUN (default); all of them predict", "some"
+    )
     participant_label: tuple[str, ...] = _LABELS()
     n_procs: int = processes_option()
     executor: str | None = executor_option()

@@ -100,7 +100,8 @@ def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
         settings = {**_of_the_run(name, texts, config), **_read(entry, texts)}
         _require_values(entry, settings)
         target, start = task_of(config.cohort).explained, usual_start(entry, config)
-        found.append(Explanation(entry, settings, target, None, start, names[0], tuple(names)))
+        over = entry.applied if config.training.networks_of and attribution.networks == "some" else "all"
+        found.append(Explanation(entry, settings, target, None, start, names[0], tuple(names), over))
     names = [name for one in found for name in one.names]
     for name in names:
         if names.count(name) > 1:
