@@ -15,7 +15,7 @@ from markupsafe import Markup
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.quality.likeness import FARTHEST, LIKENESS
 from heatlas.reports.figures.gallery import Picture, inlined, shown_in
-from heatlas.reports.figures.maps import MAPS
+from heatlas.reports.figures.portraits import MAPS
 from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Frame, render
