@@ -15,6 +15,8 @@ from run_factory import PLANTED, WITH_EVIDENCE, make_run
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, WORSE
 from heatlas.reports.content.run.summary import WHERE, summarise
+from heatlas.reports.page import sections
+from heatlas.reports.page.sections import find_cautions
 from heatlas.reports.questions.predictions import (
     LEARNED,
     NO_MORE,
@@ -166,3 +168,24 @@ def test_a_number_and_several_classes_are_judged_alike(record, task, metric, low
     card = cards(found)[GOOD]
     assert card.figure == ("Not above chance" if "reliably" in sentence else "0.40")
     assert ("Mean absolute error 3.10; of predicting the mean of all, 5.20." in card.more) == (task == "number")
+
+
+def applied(record: RunRecord, networks_of: object) -> RunRecord:
+    """The networks of a run, on people of whom none has a label."""
+    training = replace(record.config.training, networks_of=str(networks_of))
+    scans = record.tables["scans"].assign(label=np.nan)
+    return replace(record, config=replace(record.config, training=training), tables={"scans": scans})
+
+
+def test_the_page_of_apply_says_whether_its_networks_learned(record, tmp_path, monkeypatch):
+    here = applied(record, record.layout.root)
+    assert learning_in_words(record)
+    assert summarise(here).trust.startswith(f"{learning_in_words(record)} That was measured in the run that they are")
+    for low, title in ((0.6, "Nothing here says how good the networks are."), (0.5, "The networks may be guessing.")):
+        monkeypatch.setattr(sections, "run_of_networks", lambda run, low=low: performing(record, low))
+        caution = next(one for one in find_cautions(here) if one.title == title)
+        assert (learning_in_words(performing(record, low)) in caution.text) == (low == 0.5)
+
+
+def test_networks_whose_run_is_not_here_are_not_judged(record, tmp_path):
+    assert "which is not here" in summarise(applied(record, tmp_path)).trust
