@@ -387,6 +387,9 @@ def test_someone_of_the_run_is_refused_under_the_names_of_sources(tmp_path) -> N
     with pytest.raises(BadInputError, match="sub-ADNI002S0295, who is among the people of the run"):
         read_scan(image(tmp_path / "ADNI_002_S_0295_MR.nii.gz"), config)
     assert read_scan(image(tmp_path / "ADNI_002_S_0296_MR.nii.gz"), config).table.kept
+    table.unlink()
+    with pytest.raises(BadInputError, match=r"cohort.without = '.*splits.tsv': no such file, from .*Correct its path"):
+        read_scan(image(tmp_path / "ADNI_002_S_0296_MR.nii.gz"), config)
 
 
 @pytest.mark.parametrize(
