@@ -54,10 +54,10 @@ def main() -> None:
     scans = scans[:: max(1, len(scans) // asked.people)][: asked.people][asked.first :]
     pool = controls_of([scan for scan in ScanTable.read(run).kept if scan.label is not None], split, config)
     digests = DigestCache(run.digests)
-    networks = [
-        Network(fold.index, files, digests.digest(files.weights), pool.references(fold.index, scans[0], run, mm, digests))
-        for fold, files in ((fold, run.fold(fold.index)) for fold in split.folds)
-    ]  # fmt: skip
+    networks = []
+    for fold in split.folds:
+        files, controls = run.fold(fold.index), pool.references(fold.index, scans[0], run, mm, digests)
+        networks.append(Network(fold.index, files, digests.digest(files.weights), controls))
     atlas = PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
     whole = explanations_of_run(config)
     saved = explanations_of_run(replace(config, training=replace(config.training, networks_of=str(run.root))))
