@@ -64,10 +64,10 @@ def main() -> None:
     rows = []
     for scan in scans:
         sums, seconds = {}, {}
-        files = other.scan(scan.participant_id, scan.session_id, mm)
+        of_scan = other.scan(scan.participant_id, scan.session_id, mm)
         ways = ((saved, networks), (whole, networks), (whole, networks[:1]))
         for way, (explanations, of_way) in zip(WAYS, ways, strict=True):
-            task = ScanToExplain(scan, explanations, tuple(of_way), files, atlas, config.training)
+            task = ScanToExplain(scan, explanations, tuple(of_way), of_scan, atlas, config.training)
             began = time.process_time()
             explained = explained_scan(task)
             seconds[way] = time.process_time() - began
