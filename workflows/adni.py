@@ -259,9 +259,10 @@ def apply_command(options: Apply) -> int:
     if options.include is not None or options.input.is_file():  # of one image nothing is known that a rule asks for
         cohort = replace(cohort, include=options.include or "")
     regions = replace(config.regions, own_labels="")  # segmentations of the run's people
-    attribution = replace(config.attribution, networks=options.networks)
-    config = replace(config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig())
-    config = replace(config, attribution=attribution)
+    config = replace(
+        config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig(),
+        attribution=replace(config.attribution, networks=options.networks),
+    )  # fmt: skip
     return run_pipeline(RunInput(options.input, preset, one_image=True), options.out, config, run_of(options))
 
 

@@ -259,7 +259,7 @@ class Apply(Command):
     )
     start_at: Entry = _START_AT("auto")
     networks: Literal["some", "all"] = option(
-        "networks that explain a scan: all, or some, at the cost of RUN (default); all of them predict", "some"
+        "networks that explain a scan by methods without controls: some (default), or all, which takes longer", "some"
     )
     participant_label: tuple[str, ...] = _LABELS()
     n_procs: int = processes_option()

@@ -51,9 +51,6 @@ class Entry:
     as often behind the last stage costs little; or at whatever stage it is asked."""
     spelling: str = ""
     """Title, where it is not the name in words."""
-    applied: Literal["all", "draws", "some"] = "some"
-    """Where networks of another run are applied: explained are all of them, all with draws that they share, or some; see
-    `pipeline.attribution.several_networks`."""
     steps: float | None = None
     """Forward and backward passes that a map costs; None where that is not known before the run."""
 

@@ -159,7 +159,7 @@ def attribute_all(
         )
     if isinstance(method, Propagation) and stage == 0:  # passes through the network itself
         return tuple(
-            one_channel(finite(answer), True) for answer in method.answers(model, volumes, target, start, stage)
+            one_channel(_finite(answer), True) for answer in method.answers(model, volumes, target, start, stage)
         )
     with explaining(model, volumes, target, stage, start) as view:
         if view.features.dim() != 5:
@@ -178,7 +178,7 @@ def attribute_all(
                 drawn.values.detach(), method.name, target, view.own_score, settings, ledger, of_reference
             )
             answers = [replace(answer, errors=drawn.errors, sampling_error=drawn.sampling_error)]
-        answers = [one_channel(finite(answer), view.at_input) for answer in answers]
+        answers = [one_channel(_finite(answer), view.at_input) for answer in answers]
         if at_input_grid and not view.at_input:
             answers = [replace(answer, values=to_input_grid(answer.values, view)) for answer in answers]
     return tuple(answers)
@@ -216,7 +216,7 @@ def for_member(method: Method, number: int) -> Method:
     return method if reference is None else replace(method, reference=reference.of_member(number))  # type: ignore[type-var]
 
 
-def finite(answer: Attribution) -> Attribution:
+def _finite(answer: Attribution) -> Attribution:
     broken = [index for index, values in enumerate(answer.values) if not bool(on_host(torch.isfinite(values).all()))]
     if broken:
         raise BadInputError(

@@ -93,7 +93,7 @@ ENTRIES: Sequence[Entry] = (
     Entry(Lime, "local linear model of the score in supervoxels of the brain", slow="anywhere", spelling="LIME"),
     Entry(
         ExpectedGradients, "share of the evidence of each voxel relative to controls; signed, in logits",
-        usual_start="evidence", steps=15.0, applied="draws",
+        usual_start="evidence", steps=15.0,
     ),
     Entry(
         IntegratedGradientsFromMean, "share of the difference in evidence to the mean control; signed, in logits",
@@ -101,7 +101,7 @@ ENTRIES: Sequence[Entry] = (
     ),
     Entry(
         DeepLift, "share of the difference in evidence to the mean control, in one backward pass; signed, in logits",
-        usual_start="evidence", spelling="DeepLIFT", steps=3.0, applied="all",
+        usual_start="evidence", spelling="DeepLIFT", steps=3.0,
     ),
     Entry(
         RegionSwap, "evidence lost when an atlas region is replaced by the mean control; in logits",

@@ -24,7 +24,7 @@ from heatlas.pipeline.attribution.method_settings import Setting
 from heatlas.pipeline.attribution.methods import Method, attribute_all, for_member
 from heatlas.pipeline.attribution.network_view import StartValue, start_values
 from heatlas.pipeline.attribution.records import LEDGER_TABLE, LOSSES, Attribution, RunningMean, sum_per_volume
-from heatlas.pipeline.attribution.several_networks import mean_by_draws, mean_of_some
+from heatlas.pipeline.attribution.several_networks import mean_of_some
 from heatlas.pipeline.cohort.people.splits import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.networks import Network
@@ -53,7 +53,7 @@ class Explanation:
     `settings`: those that differ from the method's defaults. `target`: a class, or `PREDICTED`. `stage`: boundary at
     which it is asked; None for where the method is usually asked. `start`: value of the target that is explained.
     `label`: names tables and units of work. `names`: of the maps, in the order in which the method makes them. `over`:
-    which of several networks explain, and how; see `pipeline.attribution.several_networks`.
+    all networks explain, or some (`pipeline.attribution.several_networks`).
     """
 
     entry: Entry
@@ -63,7 +63,7 @@ class Explanation:
     start: StartValue
     label: str
     names: tuple[str, ...]
-    over: Literal["all", "draws", "some"] = "all"
+    over: Literal["all", "some"] = "all"
 
     @property
     def version(self) -> list[Any]:
@@ -208,8 +208,8 @@ def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None)
         if asked.over != "all":
             target = _target_unit(*opened[0], volume, asked.target)
             members = members_with_methods(opened, asked, task.atlas, volume.device)
-            together, stage = mean_by_draws if asked.over == "draws" else mean_of_some, asked.stage_in(opened[0][1].model)
-            answers = together(members, volume, target, stage, asked.start)
+            stage = asked.stage_in(opened[0][1].model)
+            answers = mean_of_some(members, volume, target, stage, asked.start)
             found.update(zip(asked.names, answers, strict=True))
     in_order = {name: found[name] for asked in task.explanations for name in asked.names}
     return ExplainedScan(in_order, first, volume[0, 0])

@@ -395,8 +395,8 @@ class AttributionConfig:
     """Take the participants most like the scan that is explained in ``age``, ``sex`` or ``site``. By default all scans
     of a fold have the same reference."""
     networks: Literal["some", "all"] = "some"
-    """Of a run that applies the networks of another: ``all`` explain each scan by every map; or ``some``, at about the
-    cost of the other run, by those methods that neither draw at random nor cost little. Predictions are by all."""
+    """Which networks of another run explain a scan that they are applied to: ``all``, or ``some``, which saves time:
+    methods that compare with no controls are asked of every so many, through all folds. All of them predict."""
     keep_maps: Literal["none", "group", "all"] = "all"
     """Maps that are written: none, the mean maps of groups, or also those of single scans. Tables need no map."""
 
