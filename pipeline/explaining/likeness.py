@@ -158,8 +158,12 @@ def write_reference(run: RunLayout, controls: Sequence[Scan], config: Config, ta
     spec, anatomy = configured_input(config), anatomy_of(config)
     files = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls[:MOST]]
     found = likeness_of_controls([measure_scan(one, spec, anatomy) for one in files])
-    if not found.values:
-        return
+    if found.values:
+        write_controls(found, target)
+
+
+def write_controls(found: ControlLikeness, target: BundleLayout) -> None:
+    """Write values and norms of controls as `read_reference` reads them, rounded to `DIGITS`."""
     rows = [
         (name, _rounded(value)) for name, values in found.values.items() for value in np.sort(values) if value == value
     ]
