@@ -22,8 +22,8 @@ from heatlas.pipeline.evaluation.planted import (
     evaluate_effects,
     evaluate_planted,
 )
-from heatlas.pipeline.explaining.own_regions import add_own_regions
 from heatlas.pipeline.explaining.likeness import write_likeness
+from heatlas.pipeline.explaining.own_regions import add_own_regions
 from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
