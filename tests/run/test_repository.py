@@ -100,11 +100,14 @@ def test_the_paper_says_what_the_page_of_the_study_says_and_is_short() -> None:
     assert "5 of 5 planted regions among the first 10" in limits
     assert "1.8 on average with shuffled labels" in limits
     assert "5 of 5 planted regions among the first ten" in " ".join(PAPER.split())
-    claims, hold, do_not, open_, cannot = re.search(
-        r"\| all claims \|" + r" (\d+) \|" * 5, (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
-    ).groups()
+    claims, proven, people, do_not, made_up, undecided, not_asked = map(
+        int, re.search(r"\| \*\*all\*\* \|" + r" (\d+) \|" * 7, text("docs/claims.md")).groups()
+    )
     assert f"{claims} claims" in study
-    assert f"{hold} hold, {do_not} do not, {open_} are open and {cannot} cannot be asked" in " ".join(study.split())
+    counts = (
+        f"{proven + people + made_up} hold ({proven} of them proven by a test), {do_not} do not, {undecided} are open"
+    )
+    assert f"{counts} and {not_asked} were not asked" in " ".join(study.split())
 
 
 def test_the_paper_has_the_sections_that_its_journal_asks_for() -> None:
