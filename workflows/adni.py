@@ -232,7 +232,8 @@ def apply_command(options: Apply) -> int:
     if run.root.is_relative_to(out) or out.is_relative_to(run.root):
         raise UsageError(f"{options.out}: is, holds or lies in {options.run}. Choose an OUT elsewhere.")
     if bundle := open_bundle(run.root):
-        mean_controls(bundle), read_norms(bundle), require_as_exported(bundle)  # refused before anything is written
+        mean_controls(bundle), read_norms(bundle)  # what is altered is refused before anything is written
+        require_as_exported(bundle)
         config, preset, people = read_config(bundle.layout.config), bundle.preset, bundle.layout.people
     elif run.config.is_file():
         config, preset, people = read_run_config(run), read_run_input(run).preset, SPLITS_TABLE.path(run)

@@ -298,6 +298,7 @@ def shared_settings(config: Config) -> Config:
         registration=replace(config.registration, synthstrip_model="", template=DEFAULT_TEMPLATE),
         model=on_backbone(config.model).keyed(config.model),
         regions=replace(config.regions, own_labels=""),
+        report=replace(config.report, people=True),  # whether people are shown is for those to say who apply it
         privacy=PrivacyConfig(),
         objective=ObjectiveConfig(),
         pretraining=PretrainingConfig(),

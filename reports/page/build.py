@@ -152,11 +152,11 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
     summary, cautions = summarise(material.run, faults), find_cautions(material.run, faults)
     for file, page in _chapters(material, made.sections, summary, cautions).items():
         write_text(layout.root / file, page)
-    page, _ = faults.attempt(SCAN_REPORT, partial(scan_report, material))
-    if page is None:
+    of_one_scan, _ = faults.attempt(SCAN_REPORT, partial(scan_report, material))
+    if of_one_scan is None:
         (layout.root / SCAN_REPORT).unlink(missing_ok=True)
     else:
-        write_text(layout.root / SCAN_REPORT, page)
+        write_text(layout.root / SCAN_REPORT, of_one_scan)
     page_of = {section.id: section.page.file for section in QUESTIONS}
     facts = [(page_of[section.id], section.facts) for section in made.sections]
     write_text(layout.root / JSON, report_json(shortened(material.run.config.report.title), summary, cautions, facts))

@@ -45,7 +45,7 @@ def test_every_measure_has_its_words() -> None:
 def test_a_mirrored_scan_is_said_to_be_so_with_its_distance() -> None:
     assert why_unlike(MIRRORED) == (
         "This scan is unlike those that the networks learned from. Left and right: left and right may be exchanged "
-        "(7.9 robust SD from 12 controls). What the networks say of it means nothing."
+        "(7.9 robust SD from 12 controls). Do not rely on what the networks say of it."
     )
     assert why_unlike(MIRRORED, ["another"]) == ""
     assert why_unlike(ALIKE) == why_unlike(_run()) == ""
