@@ -209,7 +209,7 @@ def _without_labels(run: RunRecord) -> Caution | None:
     origin = run_of_networks(run)
     if origin is not None and networks_guess(origin):
         return Caution.read(WORDS, "not-learned-elsewhere", learned=learning_in_words(origin))
-    return Caution.read(WORDS, "without-labels", run=run)
+    return Caution.read(WORDS, "without-labels")
 
 
 def _failed(run: RunRecord) -> Caution | None:

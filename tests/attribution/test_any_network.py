@@ -319,7 +319,7 @@ def test_images_that_cannot_be_read_are_named(tmp_path):
     ("network", "given", "message"),
     [
         (None, None, "network = None: must be a torch.nn.Module that holds its weights"),
-        ("net.pt", None, "network = 'net.pt': must be a torch.nn.Module"),
+        ("net.pt", None, "net.pt'?: (explains a scan by its path|must be a torch.nn.Module)"),
         (Residual, None, "network = <class .*Residual'>: must be a torch.nn.Module"),
         (lambda x: x, None, "network = <function .*: must be a torch.nn.Module"),
         (nn.Identity(), 3, "image = 3: must be the path of an image"),

@@ -255,7 +255,7 @@ def test_an_unknown_column_of_a_number_is_named_with_those_that_have_values() ->
 def test_three_classes_are_labelled_and_a_scan_outside_them_is_dropped() -> None:
     found = with_labels([tasks_candidate(n, name) for n, name in enumerate(["CN", "MCI", "AD", None])], SEVERAL)
     assert [one.scan.label for one in found] == ["CN", "MCI", "AD", None]
-    assert "only networks of two classes" in (found[3].scan.reason or "")
+    assert "networks of several classes are not applied" in (found[3].scan.reason or "")
     assert [task_of(SEVERAL).value(one.scan.label, "") for one in found[:3]] == [0, 1, 2]
 
 
@@ -450,9 +450,9 @@ def test_with_both_classes_folds_are_as_many_as_they_can_be() -> None:
     assert [fitting_folds(n, 10) for n in (3, 4, 5, 100)] == [3, 4, 5, 10]
 
 
-def test_a_task_other_than_two_classes_needs_its_labels(tmp_path) -> None:
-    config = dataclasses.replace(Config(), cohort=CohortConfig(target="age", max_voxel_mm=10.0))
-    with pytest.raises(BadInputError, match="networks that tell a number are applied to cohorts with age only"):
+def test_a_task_of_several_classes_needs_its_labels(tmp_path) -> None:
+    config = dataclasses.replace(Config(), cohort=dataclasses.replace(SEVERAL, max_voxel_mm=10.0))
+    with pytest.raises(BadInputError, match="networks that tell several classes are applied to cohorts with .* only"):
         to_apply(read_scan(image(tmp_path / "scan.nii.gz"), config.cohort), config)
 
 

@@ -289,7 +289,8 @@ def test_both_names_of_a_person_find_their_fingerprint() -> None:
         {"source": "gb", "participant_id": [second, other], "group": "Hippocampus", "w": [2.0, 3.0]}
     ).assign(z=1.0)
     tables = {"scans": scans, "w_fingerprints": prints}
-    run = SimpleNamespace(tables=tables, has=tables.__contains__, main_maps=["gb"], task=task_of(CohortConfig()))
+    known = {"tables": tables, "has": tables.__contains__, "predictions": None, "applied": None}
+    run = SimpleNamespace(**known, main_maps=["gb"], task=task_of(CohortConfig()))
     people = ParticipantRecords(run)  # type: ignore[arg-type]
     found = {name: people.scores("gb", name)["w"].get("Hippocampus") for name in (first, second, other)}
     assert found == {first: 2.0, second: 2.0, other: 3.0}

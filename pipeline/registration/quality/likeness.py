@@ -194,9 +194,8 @@ def place_among(value: float, controls: Sequence[float], measure: QualityMeasure
 
 
 def _bad_side(away: np.ndarray, measure: QualityMeasure) -> np.ndarray:
-    if measure.bad == "both":
-        return np.abs(away)
-    return away if measure.bad == "high" else -away
+    sides: dict[str, np.ndarray] = {"low": -away, "high": away, "both": np.abs(away)}
+    return sides[measure.bad]
 
 
 def places_among(values: Mapping[str, float], controls: Mapping[str, Sequence[float]]) -> list[Place]:
