@@ -452,7 +452,7 @@ def test_with_both_classes_folds_are_as_many_as_they_can_be() -> None:
 
 def test_a_task_of_several_classes_needs_its_labels(tmp_path) -> None:
     config = dataclasses.replace(Config(), cohort=dataclasses.replace(SEVERAL, max_voxel_mm=10.0))
-    with pytest.raises(BadInputError, match="networks that tell several classes are applied to cohorts with .* only"):
+    with pytest.raises(BadInputError, match=r"networks that tell several classes are applied to cohorts with .* only"):
         to_apply(read_scan(image(tmp_path / "scan.nii.gz"), config.cohort), config)
 
 
