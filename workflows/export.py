@@ -55,6 +55,7 @@ from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.providers import ClusterConfig
 from heatlas.reports.content.run.colophon import model_card
 from heatlas.reports.content.run.summary import task_in_words
+from heatlas.reports.questions.predictions import learning_in_words
 from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.workflows.commands import Export
 
@@ -248,7 +249,7 @@ def terms_of(folder: Path) -> dict[str, Any]:
 
 
 def summary_of(run: RunRecord) -> dict[str, Any]:
-    """Task, people, and the first measure of accuracy with its interval, as ``heatlas networks`` lists them."""
+    """Task, people, accuracy by the first measure with its interval, and a sentence on whether the networks learned."""
     scans, task = run.tables["scans"], run.task
     kept = scans[scans["kept"].astype(bool) & scans["label"].notna()]
     measure = task.kind.measures[0]
@@ -259,6 +260,7 @@ def summary_of(run: RunRecord) -> dict[str, Any]:
         rows = rows[(rows["fold"].astype(str) == "all") & (rows["metric"] == measure)]
         if len(rows):
             found |= {key: round(float(rows[key].iloc[0]), 4) for key in ("estimate", "ci_low", "ci_high")}
+    found["learned"] = learning_in_words(run)
     return found | {"seed": run.config.seed, "commit": str(run.provenance.get("code_commit", ""))}
 
 

@@ -37,7 +37,7 @@ def networks_command(options: Networks) -> int:
 
 
 def _line(name: str, folder: Path) -> str:
-    """A network in a line; one that cannot be read says so, and the others are listed all the same."""
+    """A network in a line, and whether it learned in another; of one that cannot be read, why."""
     try:
         bundle = open_bundle(folder)
     except BadInputError as error:
@@ -52,7 +52,8 @@ def _line(name: str, folder: Path) -> str:
         str(summary.get("licence", "") or "licence: ask who made it"),
         "" if folder.parent == CARRIED else f"in {folder.parent}",
     ]
-    return f"{name}: {'; '.join(filter(None, facts))}"
+    line = f"{name}: {'; '.join(filter(None, facts))}"
+    return "\n  ".join(filter(None, (line, str(summary.get("learned", "")))))
 
 
 def _accuracy(summary: Mapping[str, Any]) -> str:

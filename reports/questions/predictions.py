@@ -10,6 +10,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, task_of
 from heatlas.pipeline.run.errors import HeatlasError
+from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
@@ -157,7 +158,7 @@ def networks_guess(run: RunRecord) -> bool:
 def run_of_networks(run: RunRecord) -> RunRecord | None:
     """What the run that the networks are from measured of them, by its own settings; None where it is not readable.
 
-    An export of a run holds no measures.
+    An export of a run holds none, but a sentence on whether they learned (`learned_elsewhere`).
     """
     layout = RunLayout(Path(run.config.training.networks_of))
     if not layout.config.is_file():
@@ -248,6 +249,18 @@ NUMBER_PERFORMANCE = Question.read(
 CLASSES_PERFORMANCE = Question.read(WORDS, "classes-performance", tasks=frozenset({SEVERAL_CLASSES}))
 
 REPEATS = Question.read(WORDS, "repeats", tasks=ANY_TASK)
+
+
+def learned_elsewhere(run: RunRecord) -> str:
+    """Whether networks that were applied learned, as the run that they are from or its export says; else empty."""
+    origin = run_of_networks(run)
+    if origin is not None:
+        return learning_in_words(origin)
+    try:
+        bundle = open_bundle(Path(run.config.training.networks_of))
+    except HeatlasError:
+        return ""
+    return "" if bundle is None else str(bundle.summary.get("learned", ""))
 
 
 def _what_networks_say(run: RunRecord) -> Answer:

@@ -1,9 +1,9 @@
 """Is a scan like those that a network learned from? Measures of one registered scan, and its place among controls.
 
 The rule was chosen before a scan was tried, except that `covered` was added when the trial on the demo had missed a
-truncated image. A scan is unlike if one of its measures lies beyond those of all controls
-and more than `FARTHEST` robust standard deviations (1.4826 x median absolute deviation, and no less than the measure's
-smallest spread) from their median; only the bad side counts. Each control is measured as a scan is, against the others.
+truncated image. A scan is unlike if one of its measures lies beyond those of all controls and more than `FARTHEST`
+robust standard deviations (1.4826 x median absolute deviation, and no less than the measure's smallest spread) from
+their median; only the bad side counts. Each control is measured as a scan is, against the others.
 The place of a scan is p = (b + 1) / (m + 1), where b of m controls lie at least as far on the bad side.
 
 No measure knows anatomy: a lesion in one region, or a disease that the network has not seen, may well be alike.

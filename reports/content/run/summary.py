@@ -47,9 +47,9 @@ from heatlas.reports.questions.predictions import (
     GUESSING,
     NO_FINDING,
     NUMBER_PERFORMANCE,
+    learned_elsewhere,
     learning_in_words,
     networks_guess,
-    run_of_networks,
 )
 from heatlas.reports.questions.question import (
     ANY_TASK,
@@ -384,8 +384,7 @@ def _found(run: RunRecord) -> str:
 def _trust(run: RunRecord) -> str:
     """What the evaluation says of the leading map, and on synthetic people whether it finds what was planted."""
     if run.without_labels:
-        origin = run_of_networks(run)
-        learned = learning_in_words(origin) if origin else ""
+        learned = learned_elsewhere(run)
         return WORDS.say("trust_elsewhere" if learned else "trust_unknown", learned=learned)
     if not run.has("relevance_bilateral"):
         return "There are no maps yet."
