@@ -20,6 +20,7 @@ from heatlas.pipeline.statistics.comparison.external import EXTERNAL_CALIBRATION
 from heatlas.pipeline.statistics.normative.w_scores import W_SCORES_TABLE
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.parts import finished_sections
+from heatlas.reports.questions.predictions import learned_elsewhere
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
@@ -111,8 +112,10 @@ def test_gain_divides_by_the_controls_of_the_run(folder, one) -> None:
 def test_the_report_says_why_there_is_no_performance_and_shows_the_person(one) -> None:
     run = read_run(one)
     assert run.without_labels
-    text = json.dumps(json.loads((one.root / "report.json").read_text()))
-    assert "no prediction can be right or wrong" in text
+    text = json.dumps(json.loads((one.root / "report.json").read_text()), ensure_ascii=False)
+    assert "No prediction is a diagnosis" in text
+    assert learned_elsewhere(run)
+    assert learned_elsewhere(run) in text
     assert "The run is not finished" not in text
     assert "no labels of both classes" in text or "there is no label" in text
     page = (one.root / "sub-scan.html").read_text()
