@@ -102,7 +102,7 @@ def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
         _require_values(entry, settings)
         target, start = task_of(config.cohort).explained, usual_start(entry, config)
         over: Literal["all", "some"] = "all"
-        if saves and entry.needs_reference and "batch" in dict(settable(entry.record)):
+        if entry.needs_reference and "batch" in dict(settable(entry.record)):
             settings = {"batch": together(configured_input(config).shape), **settings}
         elif saves and not entry.needs_reference:
             over = "some"

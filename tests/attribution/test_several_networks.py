@@ -100,6 +100,9 @@ def test_only_networks_of_another_run_are_asked_in_part_and_only_if_not_all_are_
     assert plain == whole
     assert [one.version for one in plain] == [one.version for one in whole]
     assert [one.over for one in saved] == ["some", "some", "all"]
-    assert [one.settings.get("batch") for one in saved][:2] == [None, None]
-    assert saved[2].settings["batch"] == together((46, 54, 46)) or saved[2].settings["batch"] == 1
-    assert all(one.version != other.version for one, other in zip(plain, saved, strict=True))
+    assert [one.version == other.version for one, other in zip(plain, saved, strict=True)] == [False, False, True]
+
+
+def test_points_of_a_path_are_asked_together_in_every_run() -> None:
+    explanations = explanations_of_run(load_config("patients"))
+    assert [one.settings.get("batch") for one in explanations] == [None, None, together((46, 54, 46))]
