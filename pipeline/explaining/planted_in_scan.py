@@ -157,11 +157,13 @@ def regions_named(regions: RegionTable, atlas: str, names: Iterable[str]) -> tup
 
 
 def require_planted(config: Config) -> None:
-    """Refuse unknown regions of ``attribution.plant``, and images in which the loss of tissue is not known."""
+    """Refuse unknown regions of ``attribution.plant``, and what it cannot be done with."""
     atlas = find_atlas(config.regions.atlas)
     regions_named(atlas.read_table(), atlas.name, config.attribution.plant)
     if not _shows_loss(config):
         raise UsageError("--plant: fluid takes the place of tissue as in a T1w image, and these networks see others.")
+    if config.attribution.keep_maps == "group":
+        raise UsageError('--plant: explains scans one by one, and attribution.keep_maps = "group" folds whole.')
 
 
 def _shows_loss(config: Config) -> bool:
@@ -262,8 +264,8 @@ def plant_in_scan(task: ScanToExplain, plantings: Sequence[Planting], atlas: str
             **vars(found),
             "share": share_near(on_host(change).numpy(), near),
             "image_share": share_near(copies[0] - seen, near[None]),
-            "answer_followed": found.answer_followed,
-            "map_followed": found.map_followed,
+            "answer_followed": str(found.answer_followed).lower(),
+            "map_followed": str(found.map_followed).lower(),
         }
         common = {**identity, "planted": planting.region.name, "volume_mm3": planting.volume_mm3}
         rows.append({**common, "name": planting.region.name, **of_region})
@@ -288,7 +290,7 @@ def _answers(task: ScanToExplain, asked: Explanation, volumes: NDArray[np.float3
 def write_planted(work: Work, jobs: Sequence[Job]) -> bool:
     """Write ``planted_in_scan.tsv`` of explained scans; True if it was made.
 
-    `jobs`: of `explain_scan`, which hold all that is asked. A single scan that networks of another run are applied to
+    `jobs`: of explained scans; those of `explain_scan` hold all that is asked. A single scan that networks of another run are applied to
     loses a tenth of each hippocampus, if the atlas has it, and all scans lose the regions of ``attribution.plant``.
     """
     layout, config, names = work.layout, work.config, work.config.attribution.plant
@@ -297,6 +299,7 @@ def write_planted(work: Work, jobs: Sequence[Job]) -> bool:
     one = bool(config.training.networks_of) and len(work.scans) == 1 and _shows_loss(config)
     usual = [USUAL] * (one and USUAL in regions.groups)
     wanted = regions_named(regions, atlas.name, [*usual, *names])
+    jobs = [job for job in jobs if isinstance(job.arguments[0], ScanToExplain)]
     if not wanted or not jobs:
         PLANTED_IN_SCAN_TABLE.remove(layout)
         return False
