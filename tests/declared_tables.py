@@ -11,6 +11,7 @@ from heatlas.pipeline.cohort.sharing import MANIFEST_COMPARISON_TABLE
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.explaining.likeness import LIKENESS_TABLE
 from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
+from heatlas.pipeline.explaining.planted_in_scan import PLANTED_IN_SCAN_TABLE
 from heatlas.pipeline.regions.maps import PARTIAL_TABLE
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.regions.tables import SPREADS
@@ -35,7 +36,8 @@ def tables_of_run(kind: KindName = TWO_CLASSES, repeats: bool = False) -> list[T
     elsewhere = (TABLES.keys() - tables_of(kind).keys()) | (set() if repeats else REPEATS)
     others = (  # if asked for
         *BENCH_TABLES, PRETRAINING_TABLE, FLAGGED_TABLE, PARTIAL_TABLE, MANIFEST_COMPARISON_TABLE, EXTERNAL_TABLE,
-        EXTERNAL_CALIBRATION_TABLE, LIKENESS_TABLE, OWN_REGIONS_TABLE, RELEVANCE_CHANNELS_TABLE,
+        EXTERNAL_CALIBRATION_TABLE, LIKENESS_TABLE, OWN_REGIONS_TABLE, PLANTED_IN_SCAN_TABLE,
+        RELEVANCE_CHANNELS_TABLE,
     )  # fmt: skip
     elsewhere |= {table.name for table in others}
     elsewhere |= {table.name for one in ANALYSES if kind not in one.tasks for table in one.tables}

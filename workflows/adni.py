@@ -262,7 +262,7 @@ def apply_command(options: Apply) -> int:
     regions = replace(config.regions, own_labels="")  # segmentations of the run's people
     config = replace(
         config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig(),
-        attribution=replace(config.attribution, networks=options.networks),
+        attribution=replace(config.attribution, networks=options.networks, plant=options.plant),
     )  # fmt: skip
     return run_pipeline(RunInput(options.input, preset, one_image=True), options.out, config, run_of(options))
 

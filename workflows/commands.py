@@ -261,6 +261,10 @@ class Apply(Command):
     networks: Literal["some", "all"] = option(
         "networks that explain a scan by methods without controls: some (default), or all, which takes longer", "some"
     )
+    plant: tuple[str, ...] = several(
+        "REGION", "also take a tenth of these regions out of each scan, and say whether answer and map follow; of one "
+        "scan alone the hippocampi always", action="extend",
+    )  # fmt: skip
     participant_label: tuple[str, ...] = _LABELS()
     n_procs: int = processes_option()
     executor: str | None = executor_option()

@@ -226,6 +226,10 @@ def require_settings(config: Config, stages: Sequence[str], elsewhere: bool) -> 
         require_network(config, elsewhere)
     if "attribution" in stages:
         _require_methods(config)
+        if config.attribution.plant:
+            from heatlas.pipeline.explaining.planted_in_scan import require_planted  # torch takes a second
+
+            require_planted(config)
         if is_given(config) and not config.training.networks_of and "training" in stages:
             from heatlas.pipeline.explaining.scan_jobs import require_explained  # torch takes a second
 

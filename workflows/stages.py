@@ -24,6 +24,7 @@ from heatlas.pipeline.evaluation.planted import (
 )
 from heatlas.pipeline.explaining.likeness import write_likeness
 from heatlas.pipeline.explaining.own_regions import add_own_regions
+from heatlas.pipeline.explaining.planted_in_scan import write_planted
 from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
@@ -121,7 +122,8 @@ def explain(work: Work) -> Result:
         outcomes = explain_scans(work, scans, predictions, atlas, labelled)
     applied = explain_applied(work, applied_scans(work), labelled, atlas)
     compared = work.without_labels and write_likeness(work, applied_scans(work))
-    return Result([*outcomes, *applied], step_done=compared)
+    planted = write_planted(work, [one.job for one in (*outcomes, *applied) if one.ok])
+    return Result([*outcomes, *applied], step_done=compared or planted)
 
 
 def aggregate(work: Work) -> Result:

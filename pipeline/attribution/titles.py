@@ -10,6 +10,9 @@ from heatlas.pipeline.attribution.entry import title_of
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.run.layout.scan_files import GUIDED, GUIDED_MAP, LRP, beta_of, map_label
 
+FIRST = ("inherent", "expectedGradients")
+"""Evidence maps that lead before others: the exact one of networks that have it, then the one made by default."""
+
 
 def map_title(name: str) -> str:
     """Name of a map as a reader sees it.

@@ -57,11 +57,12 @@ def predictions_table(task: Task) -> Table:
 
 def logits_of(loaded: LoadedModel, volumes: torch.Tensor) -> np.ndarray:
     """Outputs (B, outputs) of volumes (B, 1, D, H, W) in full float32; of an ensemble the mean of its members."""
-    return np.asarray(_logits_of_members(loaded, volumes).mean(0).numpy())
+    return np.asarray(logits_of_members(loaded, volumes).mean(0).numpy())
 
 
 @torch.inference_mode()
-def _logits_of_members(loaded: LoadedModel, volumes: torch.Tensor) -> torch.Tensor:
+def logits_of_members(loaded: LoadedModel, volumes: torch.Tensor) -> torch.Tensor:
+    """As `logits_of`, of each member by itself; (members, B, outputs)."""
     with torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
         return torch.stack([on_host(member(volumes).float()) for member in members_of(loaded.model)])
 
@@ -83,7 +84,7 @@ def predict_test_part(
         volume = torch.from_numpy(read_channels(files, loaded.input)).to(device)
         control = str(loaded.description.get("control", NO_CONTROL))
         identity = [scan.participant_id, scan.session_id, scan.scan_id, fold.index, scan.label]
-        outputs = _logits_of_members(loaded, volume[None])
+        outputs = logits_of_members(loaded, volume[None])
         answer = _answer(scan, task, loaded, outputs.mean(0).numpy())
         rows.append([*identity, *answer, _spread(outputs, task, loaded) if len(outputs) > 1 else None, control])
     frame = pd.DataFrame(rows, columns=list(prediction_columns(task)))

@@ -20,6 +20,7 @@ from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Frame, render
 from heatlas.reports.frame.tables import page_table, worded_columns
+from heatlas.reports.people.planted import planted_in
 from heatlas.reports.people.regions import evidence_sentences
 from heatlas.reports.questions.predictions import APPLIED
 from heatlas.reports.questions.question import Question
@@ -132,5 +133,5 @@ def scan_report(material: Material) -> str | None:
         "scan_report.html.j2", Frame("One scan", [], of_a_run=False), answer=answer, evidence=evidence,
         picture=picture, withheld=why_unlike(run, [str(row["scan_id"])]), chart=likeness_chart(rows),
         caption=WORDS.say("chart_caption"), networks=count(len(run.models), "network"), positive=run.positive,
-        checked=len(rows),
+        checked=len(rows), planted=planted_in(run, [str(row["scan_id"])]),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table, remark, worded_columns
 from heatlas.reports.people.likeness import why_unlike
+from heatlas.reports.people.planted import planted_in
 from heatlas.reports.people.regions import (
     FingerprintMeasure,
     cautions_of_maps,
@@ -75,6 +76,7 @@ def person_content(material: Material, people: ParticipantRecords, participant_i
         "portraits": portraits_of(material, people, visits),
         "viewers": viewers_of(material, visits),
         "overviews": [found for row in visits.to_dict("records") if (found := overview_of(material, row)) is not None],
+        "planted": planted_in(run, [str(scan) for scan in visits["scan_id"]]),
         "keeps_maps": run.keeps_single_maps,
         "positive": run.positive,
         "negative": run.negative,

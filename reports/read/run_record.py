@@ -19,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import FIRST
 from heatlas.pipeline.cohort.people.tasks import KindName, Task, task_of
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.evaluation.planted import read_planted
@@ -424,10 +425,6 @@ def _json(layout: RunLayout, path: Path, unreadable: dict[str, str]) -> Mapping[
     except BadInputError as error:
         unreadable[file] = str(error).replace(str(path), file)
         return {}
-
-
-FIRST = ("inherent", "expectedGradients")
-"""Evidence maps that lead before others: the exact one of networks that have it, then the one made by default."""
 
 
 def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, verdicts: pd.DataFrame | None) -> str:

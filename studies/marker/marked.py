@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from heatlas.atlases.spaces import write_template_image
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.planting.copies import read_registered
 from heatlas.pipeline.evaluation.scores.localisation import best_threshold, energy
 from heatlas.pipeline.evaluation.scores.map_scores import marker, with_marker
+from heatlas.pipeline.explaining.planted_loss import read_registered
 from heatlas.pipeline.models.inputs import NetworkInput, from_network, read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.maps import read_map

@@ -38,15 +38,13 @@ from heatlas.pipeline.evaluation.planting.copies import (
     SEVERITIES,
     UNTOUCHED,
     WITH_LOSS,
-    PlantingSite,
     paired_folds,
     people_to_plant,
     planted_changes,
-    planted_copy,
-    planting_site,
     truth_of,
 )
 from heatlas.pipeline.evaluation.scores.map_scores import marker, with_marker
+from heatlas.pipeline.explaining.planted_loss import PlantingSite, planted_copy, planting_site
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table

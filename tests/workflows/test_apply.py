@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from declared_tables import require_as_declared
 
+from heatlas.pipeline.explaining.planted_in_scan import PLANTED_IN_SCAN_TABLE
 from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.run.config.files import config_to_toml, read_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -133,6 +134,30 @@ def test_the_report_says_why_there_is_no_performance_and_shows_the_person(one) -
     for heading in ("Session id", "Probability sd", "N networks"):
         assert heading not in first
     assert not sections & {"performance", "ranking", "training", "in-short"}
+
+
+def test_the_pages_say_beside_the_map_whether_answer_and_map_followed(one, labelled) -> None:
+    require_as_declared(one, PLANTED_IN_SCAN_TABLE)
+    table = PLANTED_IN_SCAN_TABLE.read(one)
+    asked = table[table["planted"] == table["name"]].set_index("name")
+    assert set(asked.index) == {"Left hippocampus", "Right hippocampus"}
+    assert set(asked["map"]) == {"deeplift"}
+    # what each map must add up to, both in float32
+    np.testing.assert_allclose(asked["map_change"], asked["change"], rtol=1e-2, atol=1e-4)
+    for page in (one.root / "sub-scan.html", one.root / "scan_report.html"):
+        text = page.read_text()
+        assert text.count('<p class="badge') == 2
+        assert "A tenth of it was taken out of this scan" in text
+    assert not PLANTED_IN_SCAN_TABLE.path(labelled).exists()
+
+
+def test_a_region_that_the_atlas_lacks_is_refused_before_anything_is_written(folder, tmp_path, capsys) -> None:
+    command = ["apply", str(folder / "run"), str(folder / "scan.nii.gz"), str(tmp_path / "out"), "--plant", "Putamenn"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "--plant Putamenn: the atlas neuromorphometrics-cat12 has no such region. Did you mean Putamen?" in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_second_call_does_nothing(folder, one) -> None:
