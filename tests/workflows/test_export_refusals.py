@@ -46,11 +46,11 @@ def test_short_numbers_and_other_ids_are_no_names(tmp_path: Path, title: str) ->
 
 
 def bundle(folder: Path, with_digest: bool = True) -> BundleLayout:
-    """The description and norms of an export: 20 controls of mean 5 and SD 2 in one group."""
+    """The description and norms of an earlier export: 20 controls of mean 5 and SD 2 in one group."""
     made = BundleLayout(folder)
     made.metadata.parent.mkdir(parents=True)
     made.norms.parent.mkdir(parents=True)
-    NORMS_TABLE.write(made.norms, pd.DataFrame([("lrp", "Amygdala", 20, 5.0, 2.0)], columns=list(NORMS_TABLE.meanings)))
+    NORMS_TABLE.write(made.norms, pd.DataFrame([("lrp", "Amygdala", 20, 5.0, 2.0)], columns=list(NORMS_TABLE.required)))
     digest = file_digest(made.norms) if with_digest else ""
     facts = Bundle(made, "standard", (0,), 20, "0" * 64, digest).facts
     made.metadata.write_text(json.dumps({"heatlas": facts}))
@@ -64,11 +64,13 @@ def alter(made: BundleLayout, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("with_digest", [True, False])
-def test_norms_of_new_and_of_older_exports_are_read(tmp_path: Path, with_digest: bool) -> None:
+def test_norms_of_older_exports_are_read_and_know_neither_age_nor_sex(tmp_path: Path, with_digest: bool) -> None:
     bundle(tmp_path, with_digest)
     (norms,) = norms_of_run(tmp_path)
-    w, _ = norms.norm.scores(np.array([[9.0]]), np.empty((1, 0)))
+    norm, covariates, note = norms.for_scan(pd.DataFrame({"age": [70.0], "sex": ["F"]}))
+    w, _ = norm.scores(np.array([[9.0]]), covariates)
     assert w[0, 0] == 2.0
+    assert "holds means alone" in note
 
 
 def test_altered_and_missing_norms_are_refused(tmp_path: Path) -> None:
