@@ -16,6 +16,7 @@ from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.statistics.normative.shared_norms import MEANS_ALONE
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.pipeline.training.baselines.stage import BASELINES as PREDICTORS
@@ -278,7 +279,6 @@ def beside_controls(run: RunRecord) -> str:
         return "" if is_missing(row["note"]) else WORDS.say("no_norm", row=row)
     scans = run.tables["scans"]
     scan = scans[scans["scan_id"] == row["scan_id"]].iloc[0]
-    known = not (is_missing(scan["age"]) or is_missing(scan["sex"]))
     facts = {"run": run, "row": row, "far": abs(row["w"]), "above": "above" if row["w"] >= 0 else "below"}
     facts |= {"difference": abs(row["answer"] - row["mean"]), "men": _SEX.get(str(scan["sex"])), "age": scan["age"]}
     facts |= {"or_more": " or more" * (scan["age"] == OLDEST_AGE)}
@@ -289,7 +289,7 @@ def beside_controls(run: RunRecord) -> str:
     if not is_missing(row["covariates"]):
         return WORDS.say("norm_of_age" if tells_age(run) else said, who=WORDS.say(f"{said}_alike", **facts), **facts)
     told = WORDS.say(said, who=WORDS.say(f"{said}_all", **facts), **facts)
-    return f"{told} {WORDS.say('norm_of_few' if known else 'norm_if_told')}"
+    return f"{told} {WORDS.say('norm_of_few' if MEANS_ALONE in str(row['note']) else 'norm_if_told')}"
 
 
 def tells_age(run: RunRecord) -> bool:

@@ -26,6 +26,7 @@ ANSWER = "answer"
 """Map and group of what the networks answer in a table of norms."""
 FEWEST_OF_A_SEX = 5
 """Women, and men, from whom on a norm takes account of age and sex: what is said of fewer would show single people."""
+MEANS_ALONE = "norm without age and sex: of the controls mean and spread alone are known"
 _OF_ALL = ("map", "group", "n_controls", "mean", "sd")
 _BY_AGE_AND_SEX = tuple(name for name in NORMS_TABLE.meanings if name not in _OF_ALL)
 W_ANSWERS_TABLE = declared("w_answers", __file__)
@@ -100,7 +101,7 @@ class SharedNorms:
         """
         by_age = self.rows[list(_BY_AGE_AND_SEX)].notna().all(axis=1).to_numpy(bool)
         if not by_age.any():
-            return self._of_all(), np.empty((1, 0)), "norm without covariates: an exported run holds means alone"
+            return self._of_all(), np.empty((1, 0)), MEANS_ALONE
         unknown = [f"{name} is n/a" for name in ("age", "sex") if pd.isna(facts[name].iloc[0])]
         if unknown:
             return self._of_all(), np.empty((1, 0)), f"norm without age and sex ({'; '.join(unknown)})"
