@@ -281,7 +281,7 @@ def beside_controls(run: RunRecord) -> str:
     scan = scans[scans["scan_id"] == row["scan_id"]].iloc[0]
     facts = {"run": run, "row": row, "far": abs(row["w"]), "above": "above" if row["w"] >= 0 else "below"}
     facts |= {"difference": abs(row["answer"] - row["mean"]), "men": _SEX.get(str(scan["sex"])), "age": scan["age"]}
-    facts |= {"or_more": " or more" * (scan["age"] == OLDEST_AGE)}
+    facts |= {"or_more": " or more" * bool(scan["age"] == OLDEST_AGE)}
     if task.classes:
         middle, low, high = expit(row["mean"] + np.array([0, -1, 1]) * row["sd"])
         facts |= {"middle": middle, "low": low, "high": high}
