@@ -97,7 +97,7 @@ def run_pipeline(
     with ExitStack() as held:
         lock_note = "" if options.side_by_side else held.enter_context(run_lock(lock))
         if source.one_image and source.input.is_file():
-            cohort = read_scan(source.input, config.cohort, config.registration.template)
+            cohort = read_scan(source.input, config.cohort, config.registration.template, source.age, source.sex)
         else:
             cohort = read_cohort(source.input, config.cohort, config.seed, selection)
         if config.training.networks_of:
@@ -253,6 +253,12 @@ def apply_command(options: Apply) -> int:
     training = replace(config.training, networks_of=str(run.root), from_run="", ensemble=1, repeats=1, participants=1.0)
     if options.table is not None and options.input.is_file():
         raise UsageError(f"--table {options.table}: goes with a folder of images, and {options.input} is one image.")
+    for name in ("age", "sex") if options.input.is_dir() else ():
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--{name}: is of the person of one image, and {options.input} is a folder. Give a column {name} in "
+                "its table of people."
+            )
     table = "" if options.table is None else table_setting(options.table)  # that of the run is of other people
     without = "" if options.new_people else str(people)
     cohort = replace(config.cohort, without=without, start_at=options.start_at, table=table)
@@ -264,7 +270,8 @@ def apply_command(options: Apply) -> int:
         config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig(),
         attribution=replace(config.attribution, networks=options.networks, plant=options.plant),
     )  # fmt: skip
-    return run_pipeline(RunInput(options.input, preset, one_image=True), options.out, config, run_of(options))
+    source = RunInput(options.input, preset, one_image=True, age=options.age, sex=options.sex)
+    return run_pipeline(source, options.out, config, run_of(options))
 
 
 def demo_command(options: Demo) -> int:

@@ -130,7 +130,7 @@ def _add_options(parser: _Parser, record: type[Command]) -> None:
 
 GROUPS = {
     "who takes part": ("contrast", "target", "include", "participant_label", "manifest", "new_people", "scan"),
-    "images": ("table", "follow_links", "start_at", "bids_filter_file", "resolution"),
+    "images": ("table", "follow_links", "start_at", "bids_filter_file", "resolution", "age", "sex"),
     "privacy": ("anonymise", "pseudonymise"),
     "computing": ("seed", "n_procs", "executor", "stop_after"),
 }

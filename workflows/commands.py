@@ -21,6 +21,7 @@ STAGES = ("cohort", "registration", "training", "attribution", "regions", "stati
 Entry = Literal["auto", "scan", "brain", "template"]
 FIGURE_FORMATS = ("svg", "pdf", "png")
 _MOST_PROCESSES = 1024
+_OLDEST = 120
 INPUTS = "ADNI or OASIS download, BIDS or CAPS dataset, FreeSurfer subjects, or images with --table; only read"
 
 
@@ -54,6 +55,16 @@ def processes(text: str) -> int:
 def place(metavar: str, meaning: str, **how: Any) -> Any:
     """A path that a command needs, by its place; `how` as for `argparse`."""
     return field(metadata={"metavar": metavar, "help": meaning, "type": path, **how})
+
+
+def years(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= _OLDEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age in years from 0 to {_OLDEST}")
+    return number
 
 
 def option(meaning: str | Callable[[], str], default: Any = None, first: bool = False, **how: Any) -> Any:
@@ -253,6 +264,8 @@ class Apply(Command):
     out: Path = place("OUT", "folder for the results")
     table: Path | None = _TABLE()
     follow_links: bool = _FOLLOW_LINKS()
+    age: float | None = option("of the person of the one image, for the norm of this age", metavar="YEARS", type=years)
+    sex: Literal["F", "M"] | None = option("of the person of the one image", choices=("F", "M"))
     include: str | None = option("who takes part (default: as in the run)", metavar="RULE")
     new_people: bool = flag(
         "nobody is of the run, even where participant ids are the same (default: people of the run are left out)"
@@ -276,7 +289,7 @@ class Export(Command):
     """Share the networks of a finished run without scans: a folder that heatlas apply takes.
 
     Write a folder in the layout of a MONAI bundle: networks, settings, the mean of training controls, their
-    mean and spread by region, and a model card; no image of a single person, no name, no path.
+    norms by region and of the answer, and a model card; no image of a single person, no name, no path.
     """
 
     name = "export"

@@ -34,7 +34,6 @@ from heatlas.pipeline.explaining.controls import (
     controls_of,
     mean_logits,
     mean_volume,
-    norms_of_controls,
 )
 from heatlas.pipeline.explaining.likeness import write_reference
 from heatlas.pipeline.models.families.registry import is_given, on_backbone
@@ -53,6 +52,7 @@ from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import write_bytes, write_json, write_text
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.providers import ClusterConfig
+from heatlas.pipeline.statistics.stage import norms_to_share
 from heatlas.reports.content.run.colophon import model_card
 from heatlas.reports.content.run.summary import task_in_words
 from heatlas.reports.questions.predictions import learning_in_words
@@ -176,7 +176,7 @@ def write_bundle(
     title = f"mean of {len(scans)} training controls as networks see them"
     write_template_image(target.mean_controls, from_network(mean_volume(scans, spec), spec), spec.template_grid, title)
     if RELEVANCE_BILATERAL_TABLE.path(run).is_file():
-        norms = norms_of_controls(RELEVANCE_BILATERAL_TABLE.read(run), [*_people_of_class(run, task)], FEWEST_CONTROLS)
+        norms = norms_to_share(run)
         if len(norms):
             NORMS_TABLE.write(target.norms, norms)
     write_reference(run, pool.by_fold[first], config, target)
@@ -262,13 +262,6 @@ def summary_of(run: RunRecord) -> dict[str, Any]:
             found |= {key: round(float(rows[key].iloc[0]), 4) for key in ("estimate", "ci_low", "ci_high")}
     found["learned"] = learning_in_words(run)
     return found | {"seed": run.config.seed, "commit": str(run.provenance.get("code_commit", ""))}
-
-
-def _people_of_class(run: RunLayout, task: Task) -> Iterable[str]:
-    """Those whose scans all have the first class; everyone with a label, where a number is predicted."""
-    scans = ScanTable.read(run).labelled
-    others = {scan.participant_id for scan in scans if not task.is_control(scan.label)}
-    return sorted({scan.participant_id for scan in scans} - others)
 
 
 def nameless(description: Mapping[str, Any], where: str, salt: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from heatlas.pipeline.regions.stage import aggregate_applied, aggregate_relevanc
 from heatlas.pipeline.registration.images.faces import without_face
 from heatlas.pipeline.registration.own_labels import carry_labels
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.bundle_layout import BundleLayout
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_step
 from heatlas.pipeline.statistics.data.inputs import files_read
@@ -153,7 +154,8 @@ def infer(work: Work) -> Result:
     layout, config = work.layout, work.config
     if work.without_labels:
         scans = applied_scans(work, APPLIED_STAGE)
-        read = [*files_read(layout), *files_read(RunLayout(Path(config.training.networks_of)))]
+        run = Path(config.training.networks_of)
+        read = [*files_read(layout), *files_read(RunLayout(run)), BundleLayout(run).norms]
         return Result(step_done=run_step(
             layout, "statistics", read, [config.statistics, [scan.scan_id for scan in scans]], [compare_applied],
             lambda: compare_applied(layout, config), work.digests,

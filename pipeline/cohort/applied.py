@@ -22,6 +22,7 @@ from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, task_of
 from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.cohort.segmented.images import BRAINS, HEADS, visit_of_folder
+from heatlas.pipeline.cohort.sharing import capped_ages
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError
@@ -36,8 +37,8 @@ FEWEST = 3
 _PTID = re.compile(rf"(?<!\d){PTID}", re.ASCII)
 _OASIS1 = re.compile(r"OAS1_[0-9]{4}_MR[0-9]+")
 UNKNOWN_OF_IMAGE = (
-    "one image says neither age, sex nor diagnosis; give a BIDS dataset with participants.tsv in its place for scores "
-    "that take account of them"
+    "one image says neither age, sex nor diagnosis; add --age YEARS and --sex F or M for scores that take account of "
+    "them"
 )
 
 
@@ -59,8 +60,17 @@ def person_of_image(name: str) -> tuple[str, str | None]:
     return f"sub-{re.sub('[^A-Za-z0-9]', '', stem) or 'scan'}", None
 
 
-def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE) -> InputCohort:
-    """One image as a cohort of one person, of whom nothing is known but the name of the file."""
+def read_scan(
+    path: Path,
+    config: CohortConfig,
+    template: str = DEFAULT_TEMPLATE,
+    age: float | None = None,
+    sex: str | None = None,
+) -> InputCohort:
+    """One image as a cohort of one person, of whom nothing is known but the name of the file, and age and sex if given.
+
+    They are no label, also where networks predict age.
+    """
     if not is_image(path.name):
         raise BadInputError(
             f"{path}: not an image. Give one {config.kind.scan} (.nii, .nii.gz or .mgz), or an ADNI or OASIS "
@@ -92,12 +102,13 @@ def read_scan(path: Path, config: CohortConfig, template: str = DEFAULT_TEMPLATE
     candidates = with_anatomy(path.parent, candidates, config.kind, config.max_voxel_mm, space)
     candidates, header_notes = with_readable_headers(path.parent, candidates, config.max_voxel_mm)
     (candidate,) = derivatives.over_template(path.parent, candidates, template)
-    scan = candidate.scan
+    (scan,), age_notes = capped_ages([replace(candidate.scan, age=age, sex=sex)])
     if not scan.kept:
         raise BadInputError(f"{path}: {scan.reason}. Give one readable {config.kind.scan} with its orientation.")
     _require_voxels(path)
     notes += derivatives.entry_notes([candidate], space) if config.start_at == "auto" else []
-    return InputCohort(path.parent, "image", ScanTable((scan,)), (*notes, *header_notes, UNKNOWN_OF_IMAGE))
+    unknown = [UNKNOWN_OF_IMAGE] * (age is None or sex is None)
+    return InputCohort(path.parent, "image", ScanTable((scan,)), (*notes, *header_notes, *age_notes, *unknown))
 
 
 def _require_voxels(path: Path) -> None:

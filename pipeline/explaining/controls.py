@@ -179,28 +179,8 @@ def mean_logits(network: nn.Module, scans: Sequence[ScanFiles], spec: NetworkInp
 PEOPLE_TABLE, NORMS_TABLE = declared("people"), declared("norms")
 
 
-def norms_of_controls(bilateral: pd.DataFrame, controls: Sequence[str], fewest: int) -> pd.DataFrame:
-    """Mean and spread over controls of the density of each map in each bilateral group, by map and group.
-
-    `bilateral`: ``relevance_bilateral.tsv``. `controls`: each counts once, by the mean of their scans. `fewest`: groups
-    with fewer of them have no row.
-
-    Examples
-    --------
-    >>> rows = [("sub-1", 1.0), ("sub-1", 3.0), ("sub-2", 4.0), ("sub-3", 9.0)]
-    >>> table = pd.DataFrame([(who, "lrp", "Amygdala", value) for who, value in rows],
-    ...                      columns=["participant_id", "map", "group", "density"])
-    >>> norms_of_controls(table, ["sub-1", "sub-2"], 2).values.tolist()
-    [['lrp', 'Amygdala', 2, 3.0, 1.4142135623730951]]
-    """
-    rows = bilateral[bilateral["participant_id"].isin(list(controls))]
-    people = rows.groupby(["map", "group", "participant_id"], sort=False)["density"].mean()
-    table = people.groupby(["map", "group"], sort=False).agg(["count", "mean", "std"]).reset_index()
-    table.columns = list(NORMS_TABLE.meanings)
-    return table[table["n_controls"] >= fewest].reset_index(drop=True)
-
-
 def read_norms(bundle: Bundle) -> pd.DataFrame | None:
+    """The norms of an export, those by age and sex n/a where an earlier version wrote none; None without regions."""
     path = bundle.layout.norms
     if bundle.norms_digest and (not path.is_file() or file_digest(path) != bundle.norms_digest):
         raise BadInputError(f"{path}: missing, or not the one that was exported (SHA-256 differs). {EXPORT_AGAIN}")
@@ -209,7 +189,8 @@ def read_norms(bundle: Bundle) -> pd.DataFrame | None:
     table = NORMS_TABLE.read(path)
     if table.empty:
         raise BadInputError(f"{path}: has no row. {EXPORT_AGAIN}")
-    require_filled(path, table, list(NORMS_TABLE.meanings))
-    require_numbers(path, table, ["n_controls"], whole=True)
-    require_numbers(path, table, ["mean", "sd"])
+    table = table.reindex(columns=list(NORMS_TABLE.meanings))
+    require_filled(path, table, NORMS_TABLE.required)
+    require_numbers(path, table, ["n_controls", "n_women", "n_men"], whole=True)
+    require_numbers(path, table, [name for name in NORMS_TABLE.meanings if name not in ("map", "group")])
     return table

@@ -20,7 +20,7 @@ import pandas as pd
 
 from heatlas.pipeline.cohort.people.tasks import KINDS, NUMBER, SEVERAL_CLASSES, TWO_CLASSES, KindName, task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.explaining.controls import read_norms
+from heatlas.pipeline.explaining.controls import NORMS_TABLE, read_norms
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table, declared
 from heatlas.pipeline.run.errors import BadInputError
@@ -46,6 +46,14 @@ from heatlas.pipeline.statistics.groups.subgroups import interactions_tables, ma
 from heatlas.pipeline.statistics.groups.summaries import demographics_tables, region_summary_tables
 from heatlas.pipeline.statistics.harmonisation.tables import HARMONISATION_TABLES, harmonisation_tables
 from heatlas.pipeline.statistics.images.differences import image_differences_tables
+from heatlas.pipeline.statistics.normative.shared_norms import (
+    ANSWER,
+    W_ANSWERS_TABLE,
+    SharedNorms,
+    answer_table,
+    answers_of,
+    norm_rows,
+)
 from heatlas.pipeline.statistics.normative.subtypes import NORMATIVE_TABLES, normative_tables
 from heatlas.pipeline.statistics.normative.w_scores import (
     W_FINGERPRINTS_TABLE,
@@ -114,7 +122,7 @@ ANALYSES = (
     Analysis("site_prediction", site_prediction_table, _tables("site_prediction")),
     Analysis("ranking_agreement", ranking_agreement_tables, _tables("ranking_agreement")),
     Analysis("harmonisation", harmonisation_tables, HARMONISATION_TABLES),
-    Analysis("normative", normative_tables, NORMATIVE_TABLES),
+    Analysis("normative", normative_tables, (*NORMATIVE_TABLES, W_ANSWERS_TABLE)),
 )
 """All analyses, in order."""
 STATISTICS_TABLES = (*(table for analysis in ANALYSES for table in analysis.tables), NOTES_TABLE)
@@ -195,22 +203,14 @@ class ControlNorms:
         note = f"norm without {', '.join(missed)} ({'; '.join(missed.values())})" if missed else None
         return norm, covariates.matrix(facts)[0], note
 
-
-@dataclass(frozen=True, eq=False)
-class SharedNorms:
-    """The norms that an exported run gives away: mean and spread of its controls, whatever their age and sex."""
-
-    source: str
-    groups: tuple[str, ...]
-    norm: Norm
-
-    def for_scan(self, facts: pd.DataFrame) -> tuple[Norm, Floats, str | None]:
-        """As of `ControlNorms`."""
-        return self.norm, np.empty((1, 0)), "norm without covariates: an exported run holds means alone"
+    @property
+    def rows(self) -> pd.DataFrame:
+        """What an export gives away of them."""
+        return norm_rows(self.source, self.groups, self.values, self.frame)
 
 
 def compare_applied(layout: RunLayout, config: Config) -> list[Path]:
-    """Write ``w_scores`` and ``w_fingerprints`` of scans without labels, and why there are no other tables.
+    """Write scores of scans without labels (of regions and of the answer), and why there are no other tables.
 
     BadInputError if a table of this run is invalid.
     """
@@ -220,17 +220,24 @@ def compare_applied(layout: RunLayout, config: Config) -> list[Path]:
     written, applied = [], read_applied(layout, task_of(config.cohort))
     if applied is not None:
         try:
-            scores = applied_scores(layout, applied, list(norms_of_run(Path(config.training.networks_of))))
+            norms = list(norms_of_run(Path(config.training.networks_of)))
+            scores = applied_scores(layout, applied, norms)
         except BadInputError as error:
             notes.append(("normative", f"{W_SCORES_TABLE.name}, {W_FINGERPRINTS_TABLE.name}", str(error)))
         else:
             written = [W_SCORES_TABLE.write(layout, scores)]
             written.append(W_FINGERPRINTS_TABLE.write(layout, fingerprint_table(scores)))
+            for one in norms:
+                if isinstance(one, SharedNorms) and one.source == ANSWER:
+                    written.append(W_ANSWERS_TABLE.write(layout, answer_table(applied, one)))
     return [*written, NOTES_TABLE.write(layout, notes)]
 
 
 def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
-    """The norms of a finished run, or of its export, by source; BadInputError if a table is missing or invalid."""
+    """The norms of a finished run, or of its export, by source, that of the answer last.
+
+    BadInputError if a table is missing or invalid.
+    """
     if bundle := open_bundle(folder):
         yield from _norms_of_export(bundle)
         return
@@ -243,6 +250,14 @@ def norms_of_run(folder: Path) -> Iterator[ControlNorms | SharedNorms]:
         frame = scans.frame[controls].reset_index(drop=True)
         values = source.values[controls]
         yield ControlNorms(source.source, source.groups, values, frame, formula, settings.min_freedom)
+    answers = answers_of(scans.frame[controls])
+    if answers is not None and len(rows := norm_rows(ANSWER, (ANSWER,), answers[:, None], scans.frame[controls])):
+        yield SharedNorms(ANSWER, rows)
+
+
+def norms_to_share(run: RunLayout) -> pd.DataFrame:
+    """The norms of a finished run that its export holds; of volumes there are none. Raises as `norms_of_run`."""
+    return stacked(NORMS_TABLE, [norms.rows for norms in norms_of_run(run.root) if norms.source != VOLUME])
 
 
 def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:
@@ -250,10 +265,7 @@ def _norms_of_export(bundle: Bundle) -> Iterator[SharedNorms]:
     if table is None:
         raise BadInputError(f"{bundle.layout.norms}: not there; the exported run had no regions. Apply the run itself.")
     for name, rows in table.groupby("map", sort=False):
-        mean, sd, n = (rows[column].to_numpy(float) for column in ("mean", "sd", "n_controls"))
-        nothing: tuple[str | None, ...] = (None,) * len(rows)
-        norm = Norm(mean[None], (1 / n)[:, None, None], np.where(sd > 0, sd, np.nan), n, n - 1, nothing)
-        yield SharedNorms(str(name), tuple(rows["group"]), norm)
+        yield SharedNorms(str(name), rows)
 
 
 def applied_scores(layout: RunLayout, applied: AppliedScans, norms: list[ControlNorms | SharedNorms]) -> pd.DataFrame:

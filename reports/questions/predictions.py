@@ -6,13 +6,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from scipy.special import expit
 
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, task_of
+from heatlas.pipeline.cohort.records import OLDEST_AGE
 from heatlas.pipeline.run.errors import HeatlasError
 from heatlas.pipeline.run.layout.bundle_layout import open_bundle
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.statistics.normative.shared_norms import MEANS_ALONE
 from heatlas.pipeline.statistics.performance.baselines import ALIKE, BETTER, MEAN, WORSE
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS
 from heatlas.pipeline.training.baselines.stage import BASELINES as PREDICTORS
@@ -263,6 +267,36 @@ def learned_elsewhere(run: RunRecord) -> str:
     return "" if bundle is None else str(bundle.summary.get("learned", ""))
 
 
+_SEX = {"F": "women", "M": "men"}
+
+
+def beside_controls(run: RunRecord) -> str:
+    """Where the answer to the only scan stands among those to controls, in sentences; empty where it is not known."""
+    if not run.has("w_answers") or len(run.tables["w_answers"]) != 1:
+        return ""
+    row, task = run.tables["w_answers"].iloc[0], run.task
+    if is_missing(row["sd"]):
+        return "" if is_missing(row["note"]) else WORDS.say("no_norm", row=row)
+    scans = run.tables["scans"]
+    scan = scans[scans["scan_id"] == row["scan_id"]].iloc[0]
+    facts = {"run": run, "row": row, "far": abs(row["w"]), "above": "above" if row["w"] >= 0 else "below"}
+    facts |= {"difference": abs(row["answer"] - row["mean"]), "men": _SEX.get(str(scan["sex"])), "age": scan["age"]}
+    facts |= {"or_more": " or more" * bool(scan["age"] == OLDEST_AGE)}
+    if task.classes:
+        middle, low, high = expit(row["mean"] + np.array([0, -1, 1]) * row["sd"])
+        facts |= {"middle": middle, "low": low, "high": high}
+    said = "norm_of_number" if task.is_number else "norm_of_classes"
+    if not is_missing(row["covariates"]):
+        return WORDS.say("norm_of_age" if tells_age(run) else said, who=WORDS.say(f"{said}_alike", **facts), **facts)
+    told = WORDS.say(said, who=WORDS.say(f"{said}_all", **facts), **facts)
+    return f"{told} {WORDS.say('norm_of_few' if MEANS_ALONE in str(row['note']) else 'norm_if_told')}"
+
+
+def tells_age(run: RunRecord) -> bool:
+    """Whether the networks predict age."""
+    return run.task.is_number and run.task.column.lower() == "age"
+
+
 def _what_networks_say(run: RunRecord) -> Answer:
     """What the networks say of people without a label, for the summary."""
     rows, task = run.applied, run.task
@@ -276,8 +310,10 @@ def _what_networks_say(run: RunRecord) -> Answer:
     caption = f"{what}, mean over {count(int(rows['n_networks'].max()), 'network')}"
     if len(people) == 1:
         spread = "" if is_missing(sd) else f", with a standard deviation over the networks of {shown(sd)}"
-        text = f"The {what} is {shown(first)}{spread}. Whether it is right cannot be said: there is no label."
-        return Answer(text, shown(first), caption)
+        beside = beside_controls(run)
+        is_told = tells_age(run) and run.tables["scans"]["age"].notna().all()
+        text = f"The {what} is {shown(first)}{spread}. {beside}".strip()
+        return Answer(text if is_told else f"{text} {WORDS.say('no_label')}", shown(first), caption)
     middle = people[answer].median()
     if task.is_number:
         low, high = people[answer].min(), people[answer].max()

@@ -374,6 +374,21 @@ def test_one_image_is_a_cohort_of_one_person_of_whom_nothing_is_known(tmp_path) 
     assert "neither age, sex nor diagnosis" in cohort.notes[-1]
 
 
+@pytest.mark.parametrize(("age", "sex", "unsaid"), [(72.0, "F", 0), (72.0, None, 1), (None, "M", 1)])
+def test_age_and_sex_of_one_image_are_facts_and_no_label(tmp_path, age, sex, unsaid) -> None:
+    config = dataclasses.replace(CONFIG, target="age")
+    cohort = read_scan(image(tmp_path / "scan.nii.gz"), config, age=age, sex=sex)
+    (scan,) = cohort.table.kept
+    assert (scan.age, scan.sex, scan.label) == (age, sex, None)
+    assert sum("neither age, sex nor diagnosis" in note for note in cohort.notes) == unsaid
+
+
+def test_ages_of_one_image_are_written_as_89_at_most(tmp_path) -> None:
+    cohort = read_scan(image(tmp_path / "scan.nii.gz"), CONFIG, age=93.0, sex="F")
+    assert cohort.table.kept[0].age == 89.0
+    assert "ages above 89" in " ".join(cohort.notes)
+
+
 def test_the_name_says_whether_the_brain_was_extracted(tmp_path) -> None:
     assert read_scan(image(tmp_path / "sub-07_desc-brain_T1w.nii.gz"), CONFIG).table.kept[0].entry == "brain"
     plain = image(tmp_path / "scan.nii.gz")

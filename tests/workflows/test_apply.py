@@ -189,7 +189,7 @@ def test_an_export_serves_for_one_scan_with_norms_that_know_no_covariate(folder,
     ours, theirs = (read_table(of.group / "predictions_applied.tsv") for of in (one, layout))
     pd.testing.assert_frame_equal(ours, theirs)
     scores = read_table(layout.group / "statistics" / "w_scores.tsv")
-    assert scores["note"].str.contains("an exported run holds means alone").all()
+    assert scores["note"].str.contains("mean and spread alone are known").all()
     wanted = read_table(one.group / "statistics" / "w_scores.tsv")
     lrp = [table[table["source"] == "lrpB000"]["w"].to_numpy() for table in (wanted, scores)]
     np.testing.assert_allclose(

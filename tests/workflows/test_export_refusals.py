@@ -11,13 +11,15 @@ import pytest
 
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.explaining.controls import NORMS_TABLE, read_norms
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, BundleLayout, open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.statistics.stage import norms_of_run
 from heatlas.workflows.command_line import main
+from heatlas.workflows.commands import Apply
 from heatlas.workflows.export import require_nameless
+from heatlas.workflows.library import filled
 
 
 def given(folder: Path, title: str) -> tuple[Path, RunLayout]:
@@ -46,11 +48,11 @@ def test_short_numbers_and_other_ids_are_no_names(tmp_path: Path, title: str) ->
 
 
 def bundle(folder: Path, with_digest: bool = True) -> BundleLayout:
-    """The description and norms of an export: 20 controls of mean 5 and SD 2 in one group."""
+    """The description and norms of an earlier export: 20 controls of mean 5 and SD 2 in one group."""
     made = BundleLayout(folder)
     made.metadata.parent.mkdir(parents=True)
     made.norms.parent.mkdir(parents=True)
-    NORMS_TABLE.write(made.norms, pd.DataFrame([("lrp", "Amygdala", 20, 5.0, 2.0)], columns=list(NORMS_TABLE.meanings)))
+    NORMS_TABLE.write(made.norms, pd.DataFrame([("lrp", "Amygdala", 20, 5.0, 2.0)], columns=list(NORMS_TABLE.required)))
     digest = file_digest(made.norms) if with_digest else ""
     facts = Bundle(made, "standard", (0,), 20, "0" * 64, digest).facts
     made.metadata.write_text(json.dumps({"heatlas": facts}))
@@ -64,11 +66,13 @@ def alter(made: BundleLayout, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("with_digest", [True, False])
-def test_norms_of_new_and_of_older_exports_are_read(tmp_path: Path, with_digest: bool) -> None:
+def test_norms_of_older_exports_are_read_and_know_neither_age_nor_sex(tmp_path: Path, with_digest: bool) -> None:
     bundle(tmp_path, with_digest)
     (norms,) = norms_of_run(tmp_path)
-    w, _ = norms.norm.scores(np.array([[9.0]]), np.empty((1, 0)))
+    norm, covariates, note = norms.for_scan(pd.DataFrame({"age": [70.0], "sex": ["F"]}))
+    w, _ = norm.scores(np.array([[9.0]]), covariates)
     assert w[0, 0] == 2.0
+    assert "mean and spread alone" in note
 
 
 def test_altered_and_missing_norms_are_refused(tmp_path: Path) -> None:
@@ -92,6 +96,20 @@ def test_cells_of_older_norms_are_checked(tmp_path: Path, new: str, said: str) -
     made.norms.write_text(made.norms.read_text().splitlines(keepends=True)[0] + new)
     with pytest.raises(BadInputError, match=said):
         read_norms(open_bundle(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("--age", "-1", "is not an age in years from 0 to 120"), ("--age", "121", "is not an age in years"),
+     ("--age", "old", "is not an age in years"), ("--age", "nan", "is not an age in years"), ("--sex", "X", "F, M")],
+)  # fmt: skip
+def test_ages_and_sexes_that_nobody_has_are_refused(capsys, option: str, value: str, said: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["apply", "run", "scan.nii.gz", "out", option, value])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    with pytest.raises(UsageError, match=said):
+        filled(Apply, {"run": "run", "input": "scan.nii.gz", "out": "out", option.strip("-"): value})
 
 
 @pytest.mark.parametrize("out", ["run", "run/x", ".", "run/../run/models"])

@@ -46,6 +46,9 @@ class RunInput:
     """Fingerprint of the secret key of an anonymised run."""
     one_image: bool = False
     """Whether the input may also be a single image."""
+    age: float | None = None
+    sex: str | None = None
+    """Of the person of a single image; written to its ``scans.tsv`` alone."""
 
 
 def require_input(root: Path, or_image: bool = False) -> None:
