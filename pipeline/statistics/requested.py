@@ -71,8 +71,7 @@ def own_volume_note(name: str, frame: pd.DataFrame) -> str | None:
     if SHORT_NAMES["hippocampus"] not in {SHORT_NAMES.get(part.strip(), part.strip()) for part in name.split("/")}:
         return None
     sources = sorted(set(frame["hippocampus_source"].dropna())) if "hippocampus_source" in frame else []
-    said = [source for source in sources if source.startswith((JACOBIAN_SOURCE, NOT_MEASURED))]
-    return joined(*[source.removeprefix(NOT_MEASURED) for source in said])
+    return joined(*[source for source in sources if source.startswith((JACOBIAN_SOURCE, NOT_MEASURED))])
 
 
 def _part(name: str, inputs: StatisticsInputs) -> Floats:

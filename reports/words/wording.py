@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
+from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import MISSING, is_missing, listing, sentence_case, shortened
 from heatlas.reports.words.sentences import Words
@@ -133,8 +133,11 @@ def without_codes(text: object) -> str:
     '1 row without hippocampal volume ÷ intracranial volume; 2 rows without APOE genotype'
     >>> without_codes("hippocampus/tiv: no scan has a value, so mmse takes its place")
     'Hippocampal volume ÷ intracranial volume: no scan has a value, so MMSE takes its place'
+    >>> without_codes("the mean of CN is below the floor; log_gain uses the floor instead")
+    'the mean of CN is below the floor; the logarithm of the gain uses the floor instead'
     """
     said = _FACTOR.sub(lambda found: level_in_words(found[1], found[2]), str(text))
+    said = said.replace("log_gain", "the logarithm of the gain").replace(f"; {NOT_MEASURED}", "; ")
     absent = _ABSENT.sub(lambda found: _columns_in_words(found[0]), said)
     said = absent if absent == said else sentence_case(absent)
     return _LOST.sub(lambda found: f"{found[1]} {_column_in_words(found[2])}", said)
