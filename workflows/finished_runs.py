@@ -41,7 +41,7 @@ from heatlas.pipeline.statistics.comparison.runs import (
     with_one_name_per_person,
 )
 from heatlas.pipeline.statistics.data.inputs import PREDICTION_COLUMNS, read_relevance, require_predictions
-from heatlas.pipeline.statistics.data.values import RelevanceValues
+from heatlas.pipeline.statistics.data.values import RelevanceValues, joined
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 from heatlas.reports.content.relevance.maps import class_difference, group_map
 from heatlas.reports.figures.gallery import Gallery, house_style
@@ -50,10 +50,10 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Frame, NavigationEntry, render
 from heatlas.reports.frame.tables import Column, footnote, numeric, page_table, remark
 from heatlas.reports.page.parts import finished_sections
-from heatlas.reports.page.sections import QUESTIONS
+from heatlas.reports.page.sections import QUESTIONS, missing_stages
 from heatlas.reports.read.run_record import OUTCOMES, read_run
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
-from heatlas.reports.words.numbers import fixed
+from heatlas.reports.words.numbers import fixed, listing
 from heatlas.workflows.commands import Compare, Figures
 
 
@@ -76,7 +76,9 @@ def compare_command(options: Compare) -> int:
     seed = runs[0].config.seed
     tests, ranks = mcnemar_table(runs, scans, seed), run_agreement_table(runs, scans, seed)
     placed = list(zip(runs, map(RunLayout, folders), strict=True))
-    of_runs, of_maps, alike = run_table(placed, scans, seed), map_table(placed), region_table(runs, scans)
+    of_runs, of_maps, alike = run_table(placed, scans), map_table(placed), region_table(runs, scans)
+    unfinished = [_unfinished(layout) for _, layout in placed]
+    of_runs["note"] = [joined(*both) for both in zip(of_runs["note"], unfinished, strict=True)]
     try:
         MCNEMAR_TABLE.write(target / MCNEMAR_TABLE.file, tests)
         RANKING_AGREEMENT_TABLE.write(target / "ranking_agreement.tsv", ranks)
@@ -91,7 +93,8 @@ def compare_command(options: Compare) -> int:
         left_out = len(run.predictions) - len(scans)
         print(f"  {run.name}: {left_out} scans that another run lacks are left out" if left_out else f"  {run.name}")
     empty = None if ranks["kendall_w"].notna().any() else "no ranking of regions can be compared"
-    for note in filter(None, (too_few(int(tests["n_participants"].iloc[0])), atlases_note(runs), empty)):
+    begun = [f"{run.name}: {said}" for run, said in zip(runs, unfinished, strict=True) if said]
+    for note in filter(None, (*begun, too_few(int(tests["n_participants"].iloc[0])), atlases_note(runs), empty)):
         print(f"  note: {note}")
     return EXIT_OK
 
@@ -136,6 +139,11 @@ def _read(folder: Path, name: str, target: Path) -> Run:
         return Run(name, config, predictions, RelevanceValues.of(relevance, predictions))
     except (BadInputError, UsageError) as error:
         raise type(error)(f"compare: run {name}: {error}") from error
+
+
+def _unfinished(layout: RunLayout) -> str | None:
+    missing = missing_stages(read_run(layout))
+    return f"the run is not finished: there are no results of {listing(missing)}" if missing else None
 
 
 PAGE = "comparison.html"

@@ -186,7 +186,10 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
 def without_people(candidates: Sequence[Candidate], path: Path) -> list[Candidate]:
     """Drop the scans of people whom a table names, by any of their names; raises BadInputError without such names."""
     if not path.is_file():
-        raise BadInputError(f"cohort.without = '{path}': no such file, from {Path.cwd()}. Correct its path.")
+        raise BadInputError(
+            f"cohort.without = '{path}': no such file, from the folder of the settings file or "
+            f"from {Path.cwd()}. Correct its path."
+        )
     names = read_table(path, ["participant_id"])["participant_id"].dropna().astype(str)
     if not len(names):
         raise BadInputError(f"{path}: its column participant_id names nobody. Correct cohort.without.")

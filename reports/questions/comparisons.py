@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
+from heatlas.reports.frame.tables import footnote
 from heatlas.reports.questions.predictions import GUESSING, NO_FINDING, networks_guess
 from heatlas.reports.questions.question import (
     CLASSES,
@@ -30,7 +31,6 @@ from heatlas.reports.questions.question import (
 from heatlas.reports.questions.views import CI, G
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import (
-    LONGEST_TEXT,
     count,
     fixed,
     interval,
@@ -202,7 +202,9 @@ class Outcome:
 
     @property
     def note(self) -> str:
-        return sentence_case(shortened(self.row["note"], LONGEST_TEXT))
+        """The note as a sentence; empty without one."""
+        said = footnote(self.row["note"]).removesuffix(".")
+        return f" {sentence_case(said)}." if said else ""
 
     @property
     def span(self) -> str:
@@ -235,11 +237,10 @@ def _answer_of_primary(outcome: Outcome) -> Verdict:
     """The answer to the primary question, and what it rests on."""
     row, named = outcome.row, f"Primary outcome (named before any result: {outcome.asked})."
     if not outcome.is_known:
-        return Verdict("Not known.", f"{named} {outcome.note}")
-    note = "" if is_missing(row["note"]) else f" {outcome.note}."
+        return Verdict("Not known.", f"{named}{outcome.note}")
     return Verdict(
         "A correlation." if row["p"] < CLEAR else "No clear correlation.",
-        WORDS.say("primary_grounds", named=named, row=row, outcome=outcome, note=note),
+        WORDS.say("primary_grounds", named=named, row=row, outcome=outcome),
     )
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE
+from heatlas.pipeline.registration.settled import JACOBIAN_SOURCE, NOT_MEASURED
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import MISSING, is_missing, listing, shortened
+from heatlas.reports.words.numbers import MISSING, is_missing, listing, sentence_case, shortened
 from heatlas.reports.words.sentences import Words
 
 _TOLD = Words(__file__).all
@@ -77,6 +77,7 @@ LEVELS: Mapping[str, Mapping[str, str]] = _TOLD["levels"]
 """Levels by variable."""
 _OTHER: Mapping[str, str] = {"men": "women", "women": "men", "3 T": "1.5 T", "1.5 T": "3 T"}
 _LOST = re.compile(r"\b(rows? without) ([^;]+)")
+_ABSENT = re.compile(r"^[^:;]+(?=: no scan has a value)|(?<=, so )\S+(?= takes its place)|(?<=, nor one of )[^.;]+")
 _FACTOR = re.compile(r"(?<!\w)(?:C\()?(\w+)\)?\[T\.([^\[\]]+)\]")
 """A dummy variable. It begins where a word does and its level holds no bracket: no letter is looked at twice, however
 long a name is."""
@@ -130,9 +131,26 @@ def without_codes(text: object) -> str:
     'men: follows from the others; site 991: too few'
     >>> without_codes("1 row without hippocampus/tiv; 2 rows without apoe")
     '1 row without hippocampal volume ÷ intracranial volume; 2 rows without APOE genotype'
+    >>> without_codes("hippocampus/tiv: no scan has a value, so mmse takes its place")
+    'Hippocampal volume ÷ intracranial volume: no scan has a value, so MMSE takes its place'
+    >>> without_codes("the mean of CN is below the floor; log_gain uses the floor instead")
+    'the mean of CN is below the floor; the logarithm of the gain uses the floor instead'
     """
     said = _FACTOR.sub(lambda found: level_in_words(found[1], found[2]), str(text))
+    said = said.replace("log_gain", "the logarithm of the gain").replace(f"; {NOT_MEASURED}", "; ")
+    absent = _ABSENT.sub(lambda found: _columns_in_words(found[0]), said)
+    said = absent if absent == said else sentence_case(absent)
     return _LOST.sub(lambda found: f"{found[1]} {_column_in_words(found[2])}", said)
+
+
+def _columns_in_words(names: str) -> str:
+    """Columns of a list.
+
+    >>> _columns_in_words("hippocampus, nwbv or mmse")
+    'hippocampal volume, whole-brain ÷ intracranial volume or MMSE'
+    """
+    parts = enumerate(re.split("(, | or )", names))
+    return "".join(part if place % 2 else _column_in_words(part) for place, part in parts)
 
 
 def _column_in_words(name: str) -> str:

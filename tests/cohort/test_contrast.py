@@ -81,6 +81,12 @@ def test_an_unknown_value_is_named_with_those_that_exist() -> None:
     assert str(caught.value) == message
 
 
+def test_the_diagnosis_at_the_scan_is_proposed_before_that_at_enrolment() -> None:
+    people = [candidate(n, known, DX_bl=known, DX=known) for n, known in enumerate(["CN", "AD", "CN"])]
+    with pytest.raises(BadInputError, match="Did you mean --contrast diagnosis=CN,AD\\?"):
+        labels(people, contrast_column="group", negative="CN", positive="AD")
+
+
 def test_values_that_may_name_people_are_counted_and_not_shown() -> None:
     people = [candidate(n, name=f"Smith {n}") for n in range(6)]
     with pytest.raises(BadInputError, match="It has 6 values of one scan each") as caught:

@@ -55,6 +55,41 @@ def run(tmp_path_factory) -> RunLayout:
     return layout
 
 
+ASKED = {
+    "How good is the prediction?": ("report-performance.html", "performance"),
+    "Did the networks learn?": ("report-training.html", "training"),
+    "Where does it look?": ("report-maps.html", "maps"),
+    "Which regions differ most?": ("report.html", "ranking"),
+    "Does it follow atrophy?": ("report-clinical.html", "volume"),
+    "For whom does it work: by age, sex and site?": ("report-fairness.html", "subgroups"),
+    "Does it use shortcuts?": ("report-fairness.html", "shortcuts"),
+    "Which map can be trusted?": ("report-evaluation.html", "evaluation"),
+    "Who was left out?": ("report-cohort.html", "cohort"),
+    "Which scans are in doubt?": ("report-registration.html", "registration"),
+    "What does a word mean?": ("report-methods.html", "glossary"),
+    "How can I cite it?": ("report-provenance.html", "credits"),
+}
+"""What readers ask of a report, and the page and section that answer."""
+EMPTY = re.compile(r"\b(a|and|are|be|by|can|do|does|did|for|how|i|in|is|it|most|the|to|was|what|which|who|whom)\b")
+"""Words that say nothing of what is asked."""
+
+
+@pytest.mark.parametrize("question", ASKED)
+def test_a_usual_question_is_answered_under_a_title_that_holds_its_words(run, question):
+    """Words in the title of the page, or of the section; a plural counts as its singular."""
+    file, anchor = ASKED[question]
+    page = (run.root / file).read_text(encoding="utf-8")
+    (section,) = re.findall(rf'<h2 id="{anchor}-title">(.*?)</h2>', page)
+    (title,) = re.findall(r"<h1>(.*?)</h1>", page)
+    said = words_of(section if file == "report.html" else f"{title} {section}")
+    assert words_of(question) <= said
+    assert f'href="{file}"' in run.report.read_text(encoding="utf-8") or file == "report.html"
+
+
+def words_of(text: str) -> set[str]:
+    return {word.removesuffix("s") for word in re.findall("[a-z]+", EMPTY.sub("", html.unescape(text).lower()))}
+
+
 def pages_of(layout: RunLayout) -> list[Path]:
     return [path for path in written_files(layout) if path.suffix == ".html"]
 

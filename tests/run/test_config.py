@@ -359,6 +359,19 @@ def test_the_configuration_of_a_run_repeats_it(tmp_path):
     assert load_config(file=layout.config) == load_config("demo", layout.config) == config
 
 
+def test_what_the_cohort_names_is_looked_for_beside_the_settings_file_first(tmp_path, monkeypatch):
+    (tmp_path / "study").mkdir()
+    mine = tmp_path / "study" / "mine.toml"
+    mine.write_text('[cohort]\nwithout = "left_out.tsv"\nfreesurfer_folder = "subjects"\n')
+    (tmp_path / "left_out.tsv").touch()
+    monkeypatch.chdir(tmp_path)
+    cohort = load_config(file=mine).cohort
+    assert (cohort.without, cohort.freesurfer_folder) == ("left_out.tsv", "subjects"), "from the folder of the command"
+    (tmp_path / "study" / "left_out.tsv").touch()
+    assert load_config(file=Path("study/mine.toml")).cohort.without == str(tmp_path / "study" / "left_out.tsv")
+    assert load_config(file={"cohort": {"without": "left_out.tsv"}}).cohort.without == "left_out.tsv"
+
+
 def test_a_byte_order_mark_is_no_part_of_the_settings(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_bytes(b"\xef\xbb\xbfseed = 5\n")

@@ -12,10 +12,11 @@ import pytest
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
-from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.files import load_config, read_config
 from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
+from heatlas.pipeline.statistics.performance.classification import performance_table
 from heatlas.reports.words.numbers import fixed, number
 from heatlas.workflows.command_line import main
 
@@ -108,6 +109,29 @@ def test_families_are_compared_on_one_page(tmp_path, source) -> None:
     page = (to / "comparison.html").read_text()
     for words in ("bcos-simple", number(54176), "0.90", "no scores of maps", fixed(-1.0)):
         assert words in page, words
+
+
+def test_equal_runs_have_the_interval_of_their_reports(tmp_path, source) -> None:
+    runs = [make_run(tmp_path / name, source, 5, people=24) for name in "ab"]
+    assert main(["compare", *(str(run.root) for run in runs), "--to", str(tmp_path / "together")]) == 0
+    found = read_table(tmp_path / "together" / "family_comparison.tsv")[["balanced_accuracy", "ci_low", "ci_high"]]
+    config = read_config(runs[0].config)
+    own = performance_table(read_table(runs[0].group / "predictions.tsv"), config.statistics, config.seed)
+    own = own[(own["fold"] == "all") & (own["metric"] == "balanced_accuracy")].iloc[0]
+    for column, values in found.items():
+        assert values.tolist() == pytest.approx([own["estimate" if column == "balanced_accuracy" else column]] * 2)
+    assert found["ci_low"].between(0.5, 0.75).all()
+
+
+def test_a_run_that_is_not_finished_is_named(tmp_path, source, capsys) -> None:
+    runs = [make_run(tmp_path / name, source, wrong) for name, wrong in (("a", 0), ("b", 1))]
+    write_table(runs[0].statistics("performance"), pd.DataFrame({"fold": ["all"], "metric": "accuracy"}))
+    assert main(["compare", *(str(run.root) for run in runs), "--to", str(tmp_path / "together")]) == 0
+    said = "the run is not finished: there are no results of statistics"
+    assert f"note: b: {said}" in capsys.readouterr().out
+    notes = read_table(tmp_path / "together" / "family_comparison.tsv")["note"]
+    assert [said in note for note in notes] == [False, True]
+    assert said in (tmp_path / "together" / "comparison.html").read_text()
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path, source, capsys) -> None:

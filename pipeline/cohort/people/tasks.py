@@ -263,8 +263,12 @@ _MOST_CLASSES = 8
 
 
 def _contrast_meant(matched: Sequence[Candidate], labels: Sequence[str], column: str) -> str:
-    """The option that names values like the classes asked for: of their column, or of another; empty if none has."""
-    for name in dict.fromkeys((column, *(name for candidate in matched for name in candidate.columns))):
+    """The option that names values like the classes asked for: of their column, or of another; empty if none has.
+
+    The diagnosis at the scan comes before columns of the source, which may hold another day's.
+    """
+    source = (name for candidate in matched for name in candidate.columns)
+    for name in dict.fromkeys((column, *SCAN_TABLE_COLUMNS[:2], *source)):
         values = {held[0] for candidate in matched if (held := contrast_values(candidate, name))}
         if 1 < len(values) <= _MOST_CLASSES:
             meant = [nearest(label, sorted(values)) for label in labels]

@@ -7,6 +7,7 @@ configuration is written to the run folder and repeats the run.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -47,7 +48,7 @@ def load_config(
         _add(values, file, sources[-1])
     elif file is not None:
         sources.append(str(file))
-        _add(values, _read_settings(file), sources[-1])
+        _add(values, _with_files_beside(file, _read_settings(file)), sources[-1])
     if overrides:
         sources.append("options")
         _add(values, overrides, sources[-1])
@@ -117,6 +118,20 @@ def _read_settings(path: Path) -> dict[str, Any]:
         guided = attribution.pop("guided_backpropagation")
         attribution.setdefault("methods", ["lrp", *(["guided-backpropagation"] if guided else [])])
     return values
+
+
+_FILES_OF_COHORT = ("table", "freesurfer_folder", "without")
+
+
+def _with_files_beside(file: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a file whose cohort names what lies beside it, wherever the command is given."""
+    cohort = values.get("cohort")
+    if not isinstance(cohort, dict):
+        return values
+    named = {name: file.parent / cohort[name] for name in _FILES_OF_COHORT if isinstance(cohort.get(name), str)}
+    # os.path, since a name may be too long for Path
+    there = [name for name, path in named.items() if cohort[name] and os.path.exists(path)]  # noqa: PTH110
+    return {**values, "cohort": cohort | {name: str(named[name].absolute()) for name in there}}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -33,13 +33,8 @@ from heatlas.pipeline.statistics.arrays import Flags, Floats, Resampling
 from heatlas.pipeline.statistics.comparison import rankings
 from heatlas.pipeline.statistics.data.inputs import renamed
 from heatlas.pipeline.statistics.data.values import RelevanceValues, joined
-from heatlas.pipeline.statistics.resampling.bootstrap import (
-    LOGIT,
-    bootstrap_intervals,
-    scaled_intervals,
-    strata_of,
-    weighted_mean,
-)
+from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS, measured_rows
+from heatlas.pipeline.statistics.resampling.bootstrap import bootstrap_intervals, weighted_mean
 
 MIN_PARTICIPANTS = 2
 """Fewer shared participants are refused."""
@@ -215,35 +210,24 @@ MAP_AGREEMENT_TABLE = declared("map_agreement", __file__)
 UNMEASURED = "no scores of maps: run heatlas evaluate on this run"
 
 
-def run_table(runs: Sequence[tuple[Run, RunLayout]], scans: Sequence[str], seed: int) -> pd.DataFrame:
-    return RUNS_TABLE.frame([_run_row(run, layout, scans, seed) for run, layout in runs])
+def run_table(runs: Sequence[tuple[Run, RunLayout]], scans: Sequence[str]) -> pd.DataFrame:
+    return RUNS_TABLE.frame([_run_row(run, layout, scans) for run, layout in runs])
 
 
-def _run_row(run: Run, layout: RunLayout, scans: Sequence[str], seed: int) -> dict[str, Any]:
-    table = run.predictions.set_index("scan_id").loc[list(scans)]
-    right = table["outcome"].isin(["TP", "TN"]).to_numpy().astype(np.float64)
-    codes, people = pd.factorize(table["participant_id"].to_numpy(object))
-    positive = table["target"].to_numpy(float) == 1
-    of_class, n = (positive, ~positive), len(people)  # right scans, and all, of each person in a class
-    hits = [np.bincount(codes[side], right[side], n) for side in of_class]
-    sides = list(zip(hits, (np.bincount(codes[side], minlength=n).astype(float) for side in of_class), strict=True))
-
-    def statistic(weights: Floats) -> Floats:
-        shares = [weights @ hit / (weights @ count) for hit, count in sides]
-        return np.asarray(np.mean(shares, axis=0))
-
-    row: dict[str, Any] = {"run": run.name, "architecture": run.config.model.architecture, "n_scans": len(scans)}
-    row |= {"n_participants": len(people)} | _costs(run, layout)
-    if all(count.sum() > 0 for _, count in sides):
-        fold = table["fold"].to_numpy()[np.unique(codes, return_index=True)[1]]
-        strata = strata_of(pd.factorize(fold)[0].astype(np.intp), (sides[0][1] > 0).astype(np.intp))
-        draws = Resampling.draws(run.config.statistics, generator(seed, "families", run.name))
-        intervals = scaled_intervals(lambda weights: statistic(weights)[:, None], strata, [LOGIT], draws)
-        row |= {"balanced_accuracy": float(statistic(np.ones((1, len(people))))[0]), **intervals.row()}
-        row["note"] = joined(row.get("note"), intervals.notes[0])
-    else:
-        row["note"] = joined(row.get("note"), "only one class among the scans of all runs")
-    return row
+def _run_row(run: Run, layout: RunLayout, scans: Sequence[str]) -> dict[str, Any]:
+    """Costs, and the balanced accuracy as the report of the run has it, from the scans of all runs alone."""
+    predictions = run.predictions[run.predictions["scan_id"].isin(scans)]
+    measured = measured_rows(ALL_FOLDS, predictions, run.config.statistics, run.config.seed)
+    found = next(row for row in measured if row["metric"] == "balanced_accuracy")
+    costs = _costs(run, layout)
+    return {
+        "run": run.name,
+        "architecture": run.config.model.architecture,
+        "balanced_accuracy": found["estimate"],
+        **{name: found[name] for name in ("n_participants", "n_scans", "ci_low", "ci_high", "interval")},
+        **costs,
+        "note": joined(costs["note"], found["note"]),
+    }
 
 
 def _costs(run: Run, layout: RunLayout) -> dict[str, Any]:

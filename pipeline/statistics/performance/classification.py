@@ -189,7 +189,7 @@ def performance_table(
 ) -> pd.DataFrame:
     rows = []
     for fold, frame in by_fold(predictions).items():
-        rows += _rows(fold, frame, settings, generator(seed, "statistics", "performance", fold))
+        rows += measured_rows(fold, frame, settings, seed)
     table = PERFORMANCE_TABLE.frame(rows)
     over_folds = (table["fold"] == ALL_FOLDS) & table["ci_low"].notna()
     elsewhere = "; performance_repeats has one that includes it" if repeats > 1 else ""
@@ -220,7 +220,9 @@ def performance_tables(inputs: StatisticsInputs) -> Mapping[str, pd.DataFrame]:
     }
 
 
-def _rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator) -> list[dict[str, Any]]:
+def measured_rows(fold: str, frame: pd.DataFrame, settings: StatisticsConfig, seed: int) -> list[dict[str, Any]]:
+    """Rows of `PERFORMANCE_TABLE` of the predictions of a fold, or of all; the draws depend on the fold and seed."""
+    rng = generator(seed, "statistics", "performance", fold)
     target = frame["target"].to_numpy(float)
     predicted = frame["outcome"].isin(["TP", "FP"]).to_numpy().astype(float)
     probability = frame["probability"].to_numpy(float)

@@ -40,6 +40,7 @@ from heatlas.reports.words.numbers import (
     fixed,
     listing,
     mid_sentence,
+    number,
     shortened,
 )
 from heatlas.reports.words.sentences import Words
@@ -243,11 +244,11 @@ def _of_classes(material: Material, name: str) -> Picture | None:
     return _grid(material, f"bohle2019-01b_overview_{name}", groups, [name], MAP_CUTS, caption, alone=True)
 
 
-def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list[Picture], str]:
+def difference_pictures(material: Material, differ: Sequence[str], tested: int) -> tuple[list[Picture], str]:
     """The classes' difference of the leading map in slices, and on the surface; and what is shown.
 
-    The first `OUTLINED` of the `groups` that are no giants are outlined. Without a map of both classes, the mean map of
-    the first group.
+    Of the regions that `differ`, among those `tested`, the first `OUTLINED` that are no giants are outlined. Without a
+    map of both classes, the mean map of the first group.
     """
     run, name = material.run, material.run.leading_map
     difference = class_difference(material, name)
@@ -265,12 +266,13 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
         what = f"the mean map of {group_in_words(run, run.map_groups[0])}"
     view = view_of(shown.image, MAP_CUTS, material.brain)
     row, add = MapRow("", shown.scale, shown.unit, [view], ends), material.gallery.add
-    outlined, named = regions_outlined(run.config.regions.atlas, run.config.registration, groups)
+    outlined, named = regions_outlined(run.config.regions.atlas, run.config.registration, differ)
     grid = draw_map_grid(
         [row], [shown.title], (*HIPPOCAMPAL_CUTS, ("axial", 8.0)), material.backdrop, material.gallery.density,
         outlined, lines=2,
     )  # fmt: skip
-    lines = f" White lines: {listing([mid_sentence(group) for group in named])}." if named else ""
+    lines = f" White lines: {_lines_in_words(named, len(differ))}." if named else ""
+    lines = " No region is outlined, since none differs." if tested and not differ else lines
     return [
         add(
             grid, f"summary_slices_{name}", f"Brain slices: {shown.title}.",
@@ -287,6 +289,18 @@ def difference_pictures(material: Material, groups: Sequence[str]) -> tuple[list
 
 
 OUTLINED = 3  # regions at most
+
+
+def _lines_in_words(named: Sequence[str], differ: int) -> str:
+    """The regions outlined, and how many differ, where these are more.
+
+    >>> _lines_in_words(["Hippocampus", "Amygdala"], 2), _lines_in_words(["Hippocampus"], 2)
+    ('hippocampus and amygdala, which differ', 'hippocampus, of the 2 regions that differ')
+    """
+    said = listing([mid_sentence(group) for group in named])
+    if differ > len(named):
+        return f"{said}, of the {number(differ)} regions that differ"
+    return f"{said}, which {'differs' if differ == 1 else 'differ'}"
 
 
 def regions_outlined(

@@ -162,7 +162,7 @@ def _regions_by_density(run: RunRecord, name: str) -> Answer:
     return Answer(text, more=more)
 
 
-OUTLINED, RANKED = 5, 8
+RANKED = 8
 DIFFERING_NAMED = 7
 """Regions named in a sentence."""
 
@@ -216,16 +216,12 @@ def differing(run: RunRecord) -> tuple[list[str], int]:
 
 
 def build_brain(material: Material) -> Mapping[str, Any]:
-    """The difference of the classes on the template, the leading regions outlined, and on the surface."""
+    """The difference of the classes on the template, the first regions that differ outlined, and on the surface."""
     run = material.run
-    groups: tuple[str, ...] = ()
     figures: list[Picture] = []
     missing = what = ""
-    if run.has("group_comparisons") and run.task.classes:
-        rows, measure = effects(run)
-        groups = () if rows.empty else leaders(run, rows["hedges_g"], run.leading_map, measure, OUTLINED).regions
     if run.keeps_mean_maps:
-        figures, what = difference_pictures(material, groups)
+        figures, what = difference_pictures(material, *differing(run) if run.task.classes else ((), 0))
         missing = material.missing_maps(run.map_groups[:2], [run.leading_map])
     else:
         missing = 'This run keeps no mean maps ([attribution] keep_maps = "none").'
