@@ -198,6 +198,7 @@ def test_same_seed_same_bytes_and_nothing_left_behind(
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.ci
 def test_the_seed_reaches_ants(register: Any) -> None:
     assert not np.array_equal(register("RAS", seed=7).t1w, register("RAS", seed=8).t1w)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pandas as pd
 import pytest
+import test_report_pages
 from report_pages import all_pages, chapter_files, page_with
 from run_factory import RunPlan, make_run
 
@@ -95,6 +96,17 @@ def test_a_cell_is_cut_and_has_the_rest_under_the_pointer():
     (long,), (short,) = page_table(frame, (Column("site", "Site"),), "Sites.").rows
     assert (len(long.text), len(long.whole)) == (LONGEST_CELL, LONGEST_TEXT)
     assert (short.text, short.whole) == ("short", "")
+
+
+@pytest.mark.ci
+def test_pages_of_all_regions_are_as_sound_as_those_of_a_few(tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "rendered", lambda figure, form, dpi=0, reduce=False: b"")
+    layout = make_run(tmp_path / "run", test_report_pages.PLAN)
+    assert write_report(layout).faults == ()
+    assert all(page.stat().st_size for page in layout.root.glob("pages/*.html"))
+    test_report_pages.test_no_page_has_an_id_twice_or_a_link_that_leads_nowhere(layout)
+    test_report_pages.test_text_of_the_input_is_text_on_every_page(layout)
+    test_report_pages.test_pages_ask_for_nothing(layout)
 
 
 @pytest.mark.ci

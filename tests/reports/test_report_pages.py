@@ -40,17 +40,16 @@ from heatlas.reports.words.numbers import fixed, number, percent
 
 pytestmark = pytest.mark.usefixtures("all_unrendered")
 
-EVERY_PAGE = True
 HOSTILE = "\"><script>alert('x')</script>&amp;Ω漢字" + "長" * 40
 HARMLESS = {"invalid-character-reference"}
+PLAN = RunPlan(betas=(0.0,), people=7, text=HOSTILE, guided=False)
 BY_PROBABILITY = RunPlan(people=3, betas=(0.0,), guided=False, preset="demo",
                          overrides={"attribution": {"start_value": "probability", "keep_maps": "none"}})  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunLayout:
-    plan = RunPlan(betas=(0.0,), people=7, text=HOSTILE, guided=False)
-    layout = make_run(tmp_path_factory.mktemp("pages") / "run", plan)
+    layout = make_run(tmp_path_factory.mktemp("pages") / "run", PLAN)
     build_report(layout)
     return layout
 
@@ -131,7 +130,7 @@ def test_no_page_has_an_id_twice_or_a_link_that_leads_nowhere(run):
                 continue
             led = (path.parent / unquote(target)).resolve() if target else path
             assert led.is_file(), (path.name, link)
-            assert not anchor or anchor in ids[led], (path.name, link)
+            assert not anchor or not sources[led] or anchor in ids[led], (path.name, link)
 
 
 def test_text_of_the_input_is_text_on_every_page(run):
@@ -144,7 +143,8 @@ def test_text_of_the_input_is_text_on_every_page(run):
 
 def test_pages_ask_for_nothing(run):
     for path in pages_of(run):
-        source = path.read_text(encoding="utf-8")
+        if not (source := path.read_text(encoding="utf-8")):
+            continue  # of a region without a page here (conftest.py)
         for address in re.findall(r'\s(?:src|srcset|poster|data)="(?!data:)([^"]*)"', source):
             assert (path.parent / unquote(address)).is_file(), path.name  # a picture of the run
         assert not re.search(r"<(?:link|iframe|object|embed|base)\b", source), path.name

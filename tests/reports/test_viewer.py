@@ -11,10 +11,11 @@ import hypothesis.extra.numpy as hnp
 import numpy as np
 import pandas as pd
 import pytest
+from component_pages import write_single_regions
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from run_factory import RESOLUTION, RunPlan, make_run
+from run_factory import RESOLUTION, SMALL, RunPlan, make_run
 
 from heatlas.atlases.regions import neuromorphometrics
 from heatlas.atlases.spaces import Grid, template_grid
@@ -34,8 +35,9 @@ from heatlas.reports.viewer.component import LEVELS, Coded, block_grid, block_me
 
 
 @pytest.fixture(scope="module")
-def tables(made):
-    layout = made.layout
+def tables(tmp_path_factory):
+    layout = make_run(tmp_path_factory.mktemp("explorer") / "run", SMALL)
+    write_single_regions(layout)
     summary, compared = (read_table(layout.statistics(name)) for name in ("region_summary", "group_comparisons"))
     effects = compared[compared["comparison"].str.startswith("AD/") & (compared["metric"] == "density")]
     relevance = read_table(layout.group / "relevance.tsv", text_columns=["group", "hemisphere"])

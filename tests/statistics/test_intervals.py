@@ -104,6 +104,7 @@ def test_draws_keep_the_size_of_each_stratum():
     assert len(np.unique(draws, axis=0)) > 10
 
 
+@pytest.mark.ci
 def test_interval_of_a_mean_has_its_coverage():
     """95 % intervals of the mean of 25 normal values hold the truth in 91 to 97 % of 400 data sets."""
     rng = np.random.default_rng(3)

@@ -53,6 +53,7 @@ def test_w_and_z_are_those_of_a_regression():
         assert norm.deviation[i] == pytest.approx(np.sqrt(model.scale))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", [9, 60])
 def test_new_controls_are_standard_normal_by_z_and_not_by_w_when_norms_are_made_of_few(n):
     rng = np.random.default_rng(1)

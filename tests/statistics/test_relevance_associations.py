@@ -78,6 +78,7 @@ def test_critical_values_are_what_p_takes():
     assert critical_values(sizes[:, :19], 0.95, exact=False)[0] == 19
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("truth", "n", "spread"), [(0.0, 20, 1.0), (0.5, 40, 1.0), (0.8, 60, 1.0), (0.0, 60, 2.0)])
 def test_the_interval_of_a_correlation_covers_it_and_agrees_with_p(truth, n, spread):
     """400 data sets; a quarter of the people vary `spread` times as much in both variables."""
@@ -120,6 +121,7 @@ def test_the_error_of_a_correlation_is_about_that_of_leaving_participants_out():
     assert many == pytest.approx(1 / np.sqrt(20_000), rel=0.05)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("kind", "truth"), [("normal", 0.8), ("ranks", 0.8), ("lognormal", 0.5)])
 def test_intervals_away_from_zero_miss_about_as_often_as_they_say(kind, truth):
     """600 data sets of 30 people; with the error of t 12 % (ranks) and 9 % (lognormal, sigma .6) missed."""

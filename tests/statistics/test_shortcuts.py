@@ -386,6 +386,7 @@ def test_with_fold_held_one_in_twenty_is_a_false_positive_and_without_it_many_ar
     assert free > 0.2
 
 
+@pytest.mark.ci
 def test_the_studentised_statistic_holds_its_level_too() -> None:
     assert 0.02 <= rate_of_false_positives(True, variance_groups=True) <= 0.09
     assert rate_of_false_positives(False, variance_groups=True) > 0.15

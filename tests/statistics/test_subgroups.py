@@ -330,6 +330,7 @@ def test_differences_within_folds_and_their_errors_by_hand():
     assert error[3] == pytest.approx(np.linalg.norm(influence))
 
 
+@pytest.mark.ci
 def test_few_people_with_many_scans_alike_are_found_as_often_as_p_says():
     """The subgroup has five scans a person, all right or all wrong, the rest one; over scans 33 % and 13 % at 5 %."""
     rng = np.random.default_rng(8)
@@ -357,6 +358,7 @@ def test_few_people_with_fewer_scans_than_the_others_have_a_caveat():
     assert _caveat(dataclasses.replace(answered, scans=1.2 * scans.clip(0, 1)), inside, 1) is None
 
 
+@pytest.mark.ci
 def test_a_worse_network_is_no_unfairness():
     """Most of the subgroup is in the fold of a network that knows nothing; in each fold all are classified alike."""
     rng = np.random.default_rng(5)

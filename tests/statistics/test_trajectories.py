@@ -223,6 +223,7 @@ def test_tests_of_change_hold_their_level() -> None:
     assert (np.mean(rejected, axis=0) <= 0.07).all(), rejected
 
 
+@pytest.mark.ci
 def test_family_wise_p_of_change_holds_over_regions() -> None:
     """300 families of 20 regions that go together, 12 people who change at random; one region changes in truth."""
     rng = np.random.default_rng(7)

@@ -189,6 +189,7 @@ def _as_one_of_two(ranks, folder):
     torch.save(dict(result.weights), folder / f"rank-{ranks.rank}.pt")
 
 
+@pytest.mark.ci
 def test_two_processes_train_as_one(tmp_path):
     # Adam divides by the size of a gradient, so that rounding of sums in another order shows up to about 1e-5.
     alone = trained(tmp_path / "alone", PLAIN, 3)

@@ -258,6 +258,7 @@ def test_every_pretraining_takes_a_step_where_its_batch_is(method: str) -> None:
     assert both(make).values.count(ON_HOST) == {"simclr": 2}.get(method, 0)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("family", large_ones_slow(BUILT))
 def test_every_family_learns_where_its_batch_is(family: str) -> None:
     settings = SMALL[family]

@@ -198,7 +198,8 @@ def test_an_export_serves_for_one_scan_with_norms_that_know_no_covariate(folder,
 
 
 def test_both_cohorts_stand_side_by_side(folder, labelled) -> None:
-    table = read_table(labelled.group / "statistics" / "external_validation.tsv").set_index(["measure", "label", "map"])
+    table = read_table(labelled.group / "statistics" / "external_validation.tsv")
+    table = table.set_index(["measure", "label", "map"]).sort_index()  # pandas warns of a search in unsorted rows
     run, new = (read_table(of.group / "statistics" / "performance.tsv").set_index(["fold", "metric"])["estimate"]
                 for of in (RunLayout(folder / "run"), labelled))  # fmt: skip
     area = table.loc["auc"].iloc[0]

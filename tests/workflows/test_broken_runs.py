@@ -175,7 +175,7 @@ def _name(given: object) -> str:
     return given if isinstance(given, str) else getattr(given, "__name__", "")
 
 
-@pytest.mark.sample(34)
+@pytest.mark.sample(17)
 @pytest.mark.parametrize(
     ("file", "breaker"),
     [*((file, BREAKERS[how]) for file in FILES for how in BREAKERS), *CONTENTS],
@@ -218,7 +218,7 @@ KEPT: dict[str, Callable[[ExplanationLayout], Path]] = {
 """What an earlier explanation has left."""
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("how", ["missing", "binary", "truncated", "[]", '{"key": 1}'])
 @pytest.mark.parametrize("file", KEPT)
 def test_what_explain_has_written_is_made_again_or_named(run, capsys, file, how):

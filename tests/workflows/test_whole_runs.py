@@ -259,6 +259,7 @@ def test_tables_of_the_group_grow_while_scans_are_registered(
     assert worst.startswith(f"{lowest['name']} ({lowest['correlation']:.2f})")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("continued", [False, True])
 def test_the_end_is_the_same_whatever_was_shown_on_the_way(
     tmp_path: Path, scans: list[Scan], monkeypatch: pytest.MonkeyPatch, continued: bool
