@@ -14,11 +14,11 @@ from heatlas.pipeline.registration.quality.likeness import (
     Anatomy,
     distances_of_controls,
     intensity_measures,
+    mean_distance,
     norm_of_regions,
     norm_of_sides,
     place_among,
     places_among,
-    region_distance,
     region_means,
     side_of,
 )
@@ -76,7 +76,7 @@ CONTROLS = _controls()
 def _unlike(image: np.ndarray) -> set[str]:
     brain = image > 0
     values = intensity_measures(image, brain, ANATOMY)
-    values["region_distance"] = region_distance(region_means(image, brain, ANATOMY), norm_of_regions(MEANS))
+    values["region_distance"] = mean_distance(region_means(image, brain, ANATOMY), norm_of_regions(MEANS))
     values["side"] = side_of(_asymmetry(image), norm_of_sides(ASYMMETRIES))
     return {place.measure for place in places_among(values, CONTROLS) if place.unlike}
 
