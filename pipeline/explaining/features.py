@@ -47,12 +47,12 @@ Features = Mapping[str, NDArray[np.float64]]
 FEATURES = "features-"
 """How names of networks begin here: ``features-FOLD-NUMBER``, numbers from 1."""
 MOST_FEATURES = 4096
-FEWEST_TESTED, MOST_TESTED = 5, 40
+FEWEST_UNSEEN, MOST_UNSEEN = 5, 40
 """People that a fold is compared with; with fewer it is left out, and more cost time and change little."""
 
 
 @dataclass(frozen=True)
-class TestedPeople:
+class UnseenPeople:
     """What the networks of one fold see of its test part.
 
     `classes`: of each person; all the same where a number is predicted. `controls`: who is one.
@@ -132,7 +132,7 @@ def _before_last(network: nn.Module, volume: Tensor) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class TestedScan:
+class UnseenScan:
     """The first registered scan of someone whom a fold tests.
 
     `group`: its class; empty where a number is predicted. `control`: whether all scans of the person are of controls.
@@ -144,13 +144,13 @@ class TestedScan:
     control: bool
 
 
-def tested_scans(run: RunLayout, task: Task, resolution_mm: float, seed: int) -> dict[int, list[TestedScan]]:
-    """One scan of each of at most `MOST_TESTED` people of each fold's test part.
+def unseen_scans(run: RunLayout, task: Task, resolution_mm: float, seed: int) -> dict[int, list[UnseenScan]]:
+    """One scan of each of at most `MOST_UNSEEN` people of each fold's test part.
 
     The order of people is drawn by a seed, as that of the controls whom scans are explained with.
     """
     labelled, split = ScanTable.read(run).labelled, Split.read(run)
-    found: dict[int, list[TestedScan]] = {fold.index: [] for fold in split.folds}
+    found: dict[int, list[UnseenScan]] = {fold.index: [] for fold in split.folds}
     people = same_person(scan.participant_id for scan in labelled)
     for _, names in sorted(people.items(), key=lambda one: derived_seed(seed, "reference", one[0])):
         scans = sorted((scan for scan in labelled if scan.participant_id in names), key=lambda scan: scan.place[1:])
@@ -160,27 +160,27 @@ def tested_scans(run: RunLayout, task: Task, resolution_mm: float, seed: int) ->
             files = run.scan(scan.participant_id, scan.session_id, resolution_mm)
             if fold is not None and all(path.is_file() for path in files.images):
                 group = "" if task.is_number else str(scan.label)
-                found[fold.index].append(TestedScan(scan, files, group, control))
+                found[fold.index].append(UnseenScan(scan, files, group, control))
                 break
-    return {index: scans[:MOST_TESTED] for index, scans in found.items()}
+    return {index: scans[:MOST_UNSEEN] for index, scans in found.items()}
 
 
-def tested_people(
-    networks: Iterable[LoadedModel], tested: Mapping[int, Sequence[TestedScan]], where: str, device: torch.device
-) -> list[TestedPeople]:
+def unseen_people(
+    networks: Iterable[LoadedModel], unseen: Mapping[int, Sequence[UnseenScan]], where: str, device: torch.device
+) -> list[UnseenPeople]:
     """What the networks of each fold see of people whom they, or their backbones, have not learned from.
 
-    `networks`: of the run in the folder `where`, on `device`. `tested`: of `tested_scans`.
+    `networks`: of the run in the folder `where`, on `device`. `unseen`: of `unseen_scans`.
     """
     found = []
     for loaded in networks:
-        people, members = tested[int(loaded.description["fold"])], named_members(loaded)
+        people, members = unseen[int(loaded.description["fold"])], named_members(loaded)
         known = known_among([one.scan.participant_id for one in people], known_to_network(loaded.description, where))
         people = [one for one in people if one.scan.participant_id not in known]
-        if len(people) < FEWEST_TESTED or not members:
+        if len(people) < FEWEST_UNSEEN or not members:
             continue
         seen = [features_of(members, one.files, loaded.input, device) for one in people]
         known_of_all = [name for name in members if all(name in one for one in seen)]
         features = {name: np.stack([one[name] for one in seen]) for name in known_of_all}
-        found.append(TestedPeople(features, [one.group for one in people], [one.control for one in people]))
+        found.append(UnseenPeople(features, [one.group for one in people], [one.control for one in people]))
     return found

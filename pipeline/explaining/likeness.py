@@ -26,12 +26,12 @@ from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
 from heatlas.pipeline.explaining.features import (
     FEATURES,
     Features,
-    TestedPeople,
+    UnseenPeople,
     feature_distance,
     features_of,
     named_members,
-    tested_people,
-    tested_scans,
+    unseen_people,
+    unseen_scans,
 )
 from heatlas.pipeline.explaining.tables import declared
 from heatlas.pipeline.models.device import chosen_device
@@ -132,10 +132,10 @@ def measure_scan(
     )
 
 
-def likeness_of_controls(controls: Sequence[Measured], tested: Sequence[TestedPeople] = ()) -> ControlLikeness:
+def likeness_of_controls(controls: Sequence[Measured], unseen: Sequence[UnseenPeople] = ()) -> ControlLikeness:
     """Values of controls, each measured against the others; nothing of fewer than `FEWEST`.
 
-    `tested`: what the networks of each fold see of its test part.
+    `unseen`: what the networks of each fold see of its test part.
     """
     if len(controls) < FEWEST:
         return ControlLikeness({}, None, None)
@@ -146,9 +146,9 @@ def likeness_of_controls(controls: Sequence[Measured], tested: Sequence[TestedPe
     sides = norm_of_sides(asymmetries) if len(asymmetries) >= FEWEST else None
     values["side"] = side_scores(asymmetries).tolist() if sides is not None else []
     values["feature_distance"] = [
-        distance for fold in tested for distance, control in zip(fold.distances, fold.controls, strict=True) if control
+        distance for fold in unseen for distance, control in zip(fold.distances, fold.controls, strict=True) if control
     ]
-    features = {name: norm for fold in tested for name, norm in fold.norms.items()}
+    features = {name: norm for fold in unseen for name, norm in fold.norms.items()}
     return ControlLikeness(values, norm_of_regions(means), sides, features)
 
 
@@ -173,9 +173,9 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
     pool, task, run = controls_of((), work.split, config), task_of(config.cohort), RunLayout(folder)
     bundle = open_bundle(folder)
     controls, files = _controls_in(pool, config), [work.files(scan) for scan in scans]
-    tested = {} if bundle else tested_scans(run, task, config.registration.resolution_mm, config.seed)
+    unseen = {} if bundle else unseen_scans(run, task, config.registration.resolution_mm, config.seed)
     seen = [path for one in (*controls, *files) for path in (*one.seen, one.quality, one.asymmetry)]
-    seen += [path for fold in tested.values() for one in fold for path in one.files.seen]
+    seen += [path for fold in unseen.values() for one in fold for path in one.files.seen]
     seen += [layout.fold(fold.index).weights for fold in work.split.folds]
     kept = [bundle.layout.likeness, bundle.layout.likeness_norms] if bundle else []
 
@@ -186,7 +186,7 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
             reference = read_reference(bundle.layout)
         else:
             measured = [measure_scan(one, spec, anatomy) for one in controls]
-            reference = likeness_of_controls(measured, tested_people(networks, tested, str(folder), device))
+            reference = likeness_of_controls(measured, unseen_people(networks, unseen, str(folder), device))
         members = {int(one.description["fold"]): named_members(one) for one in networks if reference.features}
         of_person, rows = networks_for([scan.participant_id for scan in scans], work.split), list[list[Any]]()
         for scan, one in zip(scans, files, strict=True):
@@ -216,10 +216,10 @@ def write_reference(
     """Write what an export gives away of its controls: sorted values by measure, and norms; nothing of a few."""
     spec, anatomy, task = configured_input(config), anatomy_of(config), task_of(config.cohort)
     files = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls[:MOST]]
-    tested = tested_scans(run, task, spec.resolution_mm, config.seed)
+    unseen = unseen_scans(run, task, spec.resolution_mm, config.seed)
     found = likeness_of_controls(
         [measure_scan(one, spec, anatomy) for one in files],
-        tested_people(networks, tested, str(run.root), CPU),
+        unseen_people(networks, unseen, str(run.root), CPU),
     )
     if found.values:
         write_controls(found, target)

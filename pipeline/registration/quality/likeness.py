@@ -40,8 +40,8 @@ LIKENESS = (
     QualityMeasure("feature_distance", "features of the networks", "high", 0.1),
 )
 """What is compared. `dice`, `affine_residual_mm` and `scale` are numbers of the registration; `feature_distance` is of
-`pipeline.explaining.features`. Its smallest spread is a third of that of `region_distance`, since in the demo two thirds
-of the features are silent in everyone; nothing else of it was set after a look at data."""
+`pipeline.explaining.features`. Its smallest spread is a third of that of `region_distance`, since two thirds of the
+features of networks of the demo are silent in everyone; nothing else of it was set after a look at data."""
 _WORDS = {measure.column: measure.words for measure in LIKENESS}
 
 
