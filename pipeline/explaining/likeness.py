@@ -39,6 +39,7 @@ from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.registration.quality.likeness import (
+    AS_FAR,
     FARTHEST,
     FEWEST,
     LIKENESS,
@@ -64,7 +65,7 @@ from heatlas.pipeline.run.tables import require_filled, require_numbers
 from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.training.given import networks_of_run
 
-LIKENESS_TABLE = declared("likeness", FEWEST=FEWEST, FARTHEST=FARTHEST)
+LIKENESS_TABLE = declared("likeness", FEWEST=FEWEST, FARTHEST=FARTHEST, AS_FAR=AS_FAR)
 CONTROL_VALUES_TABLE = declared("likeness_of_controls")
 CONTROL_NORMS_TABLE = declared("norms_of_likeness")
 MOST = 100
