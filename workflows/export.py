@@ -179,7 +179,7 @@ def write_bundle(
         norms = norms_to_share(run)
         if len(norms):
             NORMS_TABLE.write(target.norms, norms)
-    write_reference(run, pool.by_fold[first], config, target)
+    write_reference(run, pool.by_fold[first], networks.values(), config, target)
     norms_digest = file_digest(target.norms) if target.norms.is_file() else ""
     mean_digest, source, record = file_digest(target.mean_controls), read_run_input(run), read_run(run)
     terms, weights = terms_of(source.input), _on_weights(changes)

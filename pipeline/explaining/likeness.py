@@ -2,27 +2,44 @@
 
 The measures and the rule are those of `pipeline.registration.quality.likeness`. Networks of a run find their controls
 there. An exported run brings sorted values of its controls, which name nobody and belong to no scan, and the middle and
-spread of their regions and of their sides.
+spread of their regions, of their sides, and of what each network sees of people (`pipeline.explaining.features`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import torch
+from torch import nn
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_template
+from heatlas.pipeline.cohort.people.splits import networks_for
+from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.controls import ReferencePool, controls_of
+from heatlas.pipeline.explaining.features import (
+    FEATURES,
+    Features,
+    UnseenPeople,
+    feature_distance,
+    features_of,
+    named_members,
+    unseen_people,
+    unseen_scans,
+)
 from heatlas.pipeline.explaining.tables import declared
+from heatlas.pipeline.models.device import chosen_device
+from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network, read_network_volume
+from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.registration.quality.likeness import (
+    AS_FAR,
     FARTHEST,
     FEWEST,
     LIKENESS,
@@ -30,10 +47,10 @@ from heatlas.pipeline.registration.quality.likeness import (
     Norm,
     distances_of_controls,
     intensity_measures,
+    mean_distance,
     norm_of_regions,
     norm_of_sides,
     places_among,
-    region_distance,
     region_means,
     side_of,
 )
@@ -46,56 +63,81 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import require_filled, require_numbers
 from heatlas.pipeline.run.work.jobs import run_step
+from heatlas.pipeline.training.given import networks_of_run
 
-LIKENESS_TABLE = declared("likeness", FEWEST=FEWEST, FARTHEST=FARTHEST)
+LIKENESS_TABLE = declared("likeness", FEWEST=FEWEST, FARTHEST=FARTHEST, AS_FAR=AS_FAR)
 CONTROL_VALUES_TABLE = declared("likeness_of_controls")
 CONTROL_NORMS_TABLE = declared("norms_of_likeness")
 MOST = 100
 """Controls that a scan is compared with; more cost time and change little."""
 DIGITS = 5
 """Significant digits of values that an export gives away."""
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What is measured of one scan: single numbers, means of regions, and the asymmetry, None where it is not known."""
+    """What is measured of one scan: single numbers, means of regions, and the asymmetry, None where it is not known.
+
+    `features`: what networks that have not learned from the person see of it.
+    """
 
     values: Mapping[str, float]
     regions: np.ndarray
     asymmetry: np.ndarray | None
+    features: Features = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ControlLikeness:
-    """Controls as scans are compared with them: their values by measure, and norms of regions and of sides."""
+    """Controls as scans are compared with them: their values by measure, and norms of regions and of sides.
+
+    `features`: norms of what each network sees of people.
+    """
 
     values: Mapping[str, Sequence[float]]
     regions: Norm | None
     sides: Norm | None
+    features: Mapping[str, Norm] = field(default_factory=dict)
 
     def places(self, scan: Measured) -> list[Any]:
         values = dict(scan.values)
         if self.regions is not None and self.regions.middle.shape == scan.regions.shape:
-            values["region_distance"] = region_distance(scan.regions, self.regions)
+            values["region_distance"] = mean_distance(scan.regions, self.regions)
         known = self.sides is not None and scan.asymmetry is not None
         if known and self.sides.middle.shape == scan.asymmetry.shape:  # type: ignore[union-attr]
             values["side"] = side_of(scan.asymmetry, self.sides)  # type: ignore[arg-type]
+        values["feature_distance"] = feature_distance(scan.features, self.features)
         return places_among(values, self.values)
 
 
-def measure_scan(files: ScanFiles, spec: NetworkInput, anatomy: Anatomy) -> Measured:
-    """Measure a registered scan as the network sees it; numbers of its registration that are missing are left out."""
+def measure_scan(
+    files: ScanFiles,
+    spec: NetworkInput,
+    anatomy: Anatomy,
+    networks: Mapping[str, nn.Module] | None = None,
+    device: torch.device = CPU,
+) -> Measured:
+    """Measure a registered scan as the network sees it; numbers of its registration that are missing are left out.
+
+    `networks`: of `named_members`, on `device`, that have not learned from the person.
+    """
     image = from_network(read_network_volume(files, spec), spec)
     brain = (image > 0).astype(np.float32)
     values = intensity_measures(image, brain, anatomy)
     quality = read_json(files.quality, "Run the registration again.") if files.quality.is_file() else {}
     values |= {one.column: float(quality[one.column]) for one in LIKENESS if quality.get(one.column) is not None}
     sides = np.load(files.asymmetry, allow_pickle=False) if files.asymmetry.is_file() else None
-    return Measured(values, region_means(image, brain, anatomy), sides)
+    return Measured(
+        values, region_means(image, brain, anatomy), sides, features_of(networks or {}, files, spec, device)
+    )
 
 
-def likeness_of_controls(controls: Sequence[Measured]) -> ControlLikeness:
-    """Values of controls, each measured against the others; nothing of fewer than `FEWEST`."""
+def likeness_of_controls(controls: Sequence[Measured], unseen: Sequence[UnseenPeople] = ()) -> ControlLikeness:
+    """Values of controls, each measured against the others; nothing of fewer than `FEWEST`.
+
+    `unseen`: what the networks of each fold see of its test part.
+    """
     if len(controls) < FEWEST:
         return ControlLikeness({}, None, None)
     values = {one.column: [control.values.get(one.column, np.nan) for control in controls] for one in LIKENESS}
@@ -104,7 +146,11 @@ def likeness_of_controls(controls: Sequence[Measured]) -> ControlLikeness:
     asymmetries = [control.asymmetry for control in controls if control.asymmetry is not None]
     sides = norm_of_sides(asymmetries) if len(asymmetries) >= FEWEST else None
     values["side"] = side_scores(asymmetries).tolist() if sides is not None else []
-    return ControlLikeness(values, norm_of_regions(means), sides)
+    values["feature_distance"] = [
+        distance for fold in unseen for distance, control in zip(fold.distances, fold.controls, strict=True) if control
+    ]
+    features = {name: norm for fold in unseen for name, norm in fold.norms.items()}
+    return ControlLikeness(values, norm_of_regions(means), sides, features)
 
 
 def anatomy_of(config: Config) -> Anatomy:
@@ -124,25 +170,34 @@ def _controls_in(pool: ReferencePool, config: Config) -> tuple[ScanFiles, ...]:
 
 def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
     """Write ``likeness.tsv``, of scans that networks of another run or export were applied to; True if it was made."""
-    layout, config = work.layout, work.config
-    pool = controls_of((), work.split, config)
-    bundle = open_bundle(Path(config.training.networks_of))
+    layout, config, folder = work.layout, work.config, Path(work.config.training.networks_of)
+    pool, task, run = controls_of((), work.split, config), task_of(config.cohort), RunLayout(folder)
+    bundle = open_bundle(folder)
     controls, files = _controls_in(pool, config), [work.files(scan) for scan in scans]
+    unseen = {} if bundle else unseen_scans(run, task, config.registration.resolution_mm, config.seed)
     seen = [path for one in (*controls, *files) for path in (*one.seen, one.quality, one.asymmetry)]
+    seen += [path for fold in unseen.values() for one in fold for path in one.files.seen]
+    seen += [layout.fold(fold.index).weights for fold in work.split.folds]
     kept = [bundle.layout.likeness, bundle.layout.likeness_norms] if bundle else []
 
     def write() -> Iterable[Path]:
-        spec, anatomy = configured_input(config), anatomy_of(config)
+        spec, anatomy, device = configured_input(config), anatomy_of(config), chosen_device(config.training)
+        networks = networks_of_run(str(folder), device)
         if bundle is not None:
             reference = read_reference(bundle.layout)
         else:
-            reference = likeness_of_controls([measure_scan(one, spec, anatomy) for one in controls])
-        rows = []
+            measured = [measure_scan(one, spec, anatomy) for one in controls]
+            reference = likeness_of_controls(measured, unseen_people(networks, unseen, str(folder), device))
+        members = {int(one.description["fold"]): named_members(one) for one in networks if reference.features}
+        of_person, rows = networks_for([scan.participant_id for scan in scans], work.split), list[list[Any]]()
         for scan, one in zip(scans, files, strict=True):
+            asked = {
+                key: value for index in of_person[scan.participant_id] for key, value in members.get(index, {}).items()
+            }
             rows += [
                 [scan.participant_id, scan.session_id, scan.scan_id, place.measure, place.value, place.median,
                  place.distance, place.beyond, place.controls, place.p, "unlike" if place.unlike else "alike"]
-                for place in reference.places(measure_scan(one, spec, anatomy))
+                for place in reference.places(measure_scan(one, spec, anatomy, asked, device))
             ]  # fmt: skip
         if not rows:
             LIKENESS_TABLE.remove(layout)
@@ -150,14 +205,23 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
         return [LIKENESS_TABLE.write(layout, rows)]
 
     settings = [config.registration, config.regions.atlas, [scan.scan_id for scan in scans]]
-    return run_step(layout, "likeness", [*seen, *kept], settings, [measure_scan, places_among], write, work.digests)
+    return run_step(
+        layout, "likeness", [*seen, *kept], settings, [measure_scan, places_among, *code_of(config.model)], write,
+        work.digests,
+    )  # fmt: skip
 
 
-def write_reference(run: RunLayout, controls: Sequence[Scan], config: Config, target: BundleLayout) -> None:
+def write_reference(
+    run: RunLayout, controls: Sequence[Scan], networks: Iterable[LoadedModel], config: Config, target: BundleLayout
+) -> None:
     """Write what an export gives away of its controls: sorted values by measure, and norms; nothing of a few."""
-    spec, anatomy = configured_input(config), anatomy_of(config)
+    spec, anatomy, task = configured_input(config), anatomy_of(config), task_of(config.cohort)
     files = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls[:MOST]]
-    found = likeness_of_controls([measure_scan(one, spec, anatomy) for one in files])
+    unseen = unseen_scans(run, task, spec.resolution_mm, config.seed)
+    found = likeness_of_controls(
+        [measure_scan(one, spec, anatomy) for one in files],
+        unseen_people(networks, unseen, str(run.root), CPU),
+    )
     if found.values:
         write_controls(found, target)
 
@@ -168,7 +232,7 @@ def write_controls(found: ControlLikeness, target: BundleLayout) -> None:
         (name, _rounded(value)) for name, values in found.values.items() for value in np.sort(values) if value == value
     ]
     CONTROL_VALUES_TABLE.write(target.likeness, rows)
-    norms = [("regions", found.regions), ("sides", found.sides)]
+    norms = [("regions", found.regions), ("sides", found.sides), *found.features.items()]
     CONTROL_NORMS_TABLE.write(
         target.likeness_norms,
         [
@@ -196,9 +260,9 @@ def read_reference(layout: BundleLayout) -> ControlLikeness:
     require_numbers(layout.likeness, values, ["value"])
     require_numbers(layout.likeness_norms, norms, ["number", "spread"])
     by_measure = {str(name): rows["value"].astype(float).tolist() for name, rows in values.groupby("measure")}
-    return ControlLikeness(by_measure, _norm(norms, "regions"), _norm(norms, "sides"))
-
-
-def _norm(table: pd.DataFrame, kind: str) -> Norm | None:
-    rows = table[table["kind"] == kind].sort_values("number")
-    return Norm(rows["middle"].to_numpy(float), rows["spread"].to_numpy(float)) if len(rows) else None
+    by_kind = {
+        str(kind): Norm(rows["middle"].to_numpy(float), rows["spread"].to_numpy(float))
+        for kind, rows in norms.sort_values("number", kind="stable").groupby("kind")
+    }
+    features = {kind: norm for kind, norm in by_kind.items() if kind.startswith(FEATURES)}
+    return ControlLikeness(by_measure, by_kind.get("regions"), by_kind.get("sides"), features)

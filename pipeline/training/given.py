@@ -49,7 +49,7 @@ def require_usable(config: Config) -> None:
     build_network(config.model, spec.shape, len(task.outputs), spec.channels)
 
 
-def networks_of_run(folder: str) -> list[LoadedModel]:
+def networks_of_run(folder: str, device: torch.device | str = "cpu") -> list[LoadedModel]:
     layout, bundle = RunLayout(Path(folder)), open_bundle(Path(folder))
     files = bundle.networks if bundle else [layout.fold(fold.index) for fold in Split.read(layout).folds]
     there = [one for one in files if one.description.is_file()]
@@ -61,7 +61,7 @@ def networks_of_run(folder: str) -> list[LoadedModel]:
             f"{folder}: {listed(lacking)} {verb} no network, so only those of the other folds are used. Repeat the "
             "command that made this run to have all of them."
         )
-    return [load_model(one) for one in (files if bundle else there)]
+    return [load_model(one, device) for one in (files if bundle else there)]
 
 
 def split_of_networks(folder: str) -> Split:

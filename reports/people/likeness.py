@@ -13,7 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatlas.pipeline.attribution.titles import map_title
-from heatlas.pipeline.registration.quality.likeness import FARTHEST, LIKENESS
+from heatlas.pipeline.registration.quality.likeness import AS_FAR, FARTHEST, LIKENESS
 from heatlas.reports.figures.gallery import Picture, inlined, shown_in
 from heatlas.reports.figures.portraits import MAPS
 from heatlas.reports.figures.slices import SMOOTHED_MM
@@ -89,7 +89,9 @@ def _likeness_table(rows: pd.DataFrame) -> Any:
         measure=rows["measure"].map(lambda name: _MEASURES[str(name)].words),
         place=[f"{a:.0f} of {n:.0f}" for a, n in zip(rows["as_far"], rows["controls"], strict=True)],
     )
-    return page_table(named, worded_columns(WORDS, "table"), WORDS.say("table_caption", FARTHEST=FARTHEST))
+    return page_table(
+        named, worded_columns(WORDS, "table"), WORDS.say("table_caption", FARTHEST=FARTHEST, AS_FAR=AS_FAR)
+    )
 
 
 def draw_likeness(material: Material) -> Mapping[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from heatlas.pipeline.explaining.features import UnseenPeople
 from heatlas.pipeline.explaining.likeness import (
+    CONTROL_NORMS_TABLE,
     CONTROL_VALUES_TABLE,
     Measured,
     likeness_of_controls,
@@ -17,14 +20,23 @@ from heatlas.pipeline.explaining.likeness import (
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.bundle_layout import BundleLayout
 
-N_CONTROLS, N_REGIONS, N_POINTS = 14, 6, 40
+N_CONTROLS, N_REGIONS, N_POINTS, N_FEATURES = 14, 6, 40, 12
+NETWORKS = ("features-0-1", "features-0-2", "features-1-1")
 
 
 def _measured(draw: np.random.Generator, scale: float = 1.0) -> Measured:
     common = np.linspace(-1, 1, N_POINTS)
     asymmetry = common + draw.normal(0, 0.3, N_POINTS)
     values = {"scale": scale + draw.normal(0, 0.03), "dice": 0.95 + draw.normal(0, 0.01)}
-    return Measured(values, draw.normal(size=N_REGIONS), asymmetry - asymmetry.mean())
+    seen = {name: draw.normal(size=N_FEATURES) for name in NETWORKS}
+    return Measured(values, draw.normal(size=N_REGIONS), asymmetry - asymmetry.mean(), seen)
+
+
+def _unseen() -> list[UnseenPeople]:
+    """Two folds of seven controls and three patients, with two networks and one."""
+    draw, classes = np.random.default_rng(4), ["CN"] * 7 + ["AD"] * 3
+    folds = [{name: draw.normal(size=(10, N_FEATURES)) for name in names} for names in (NETWORKS[:2], NETWORKS[2:])]
+    return [UnseenPeople(seen, classes, [name == "CN" for name in classes]) for seen in folds]
 
 
 @pytest.fixture
@@ -34,19 +46,46 @@ def controls() -> list[Measured]:
 
 
 def test_an_export_gives_the_places_of_the_run(controls: list[Measured], tmp_path: Path) -> None:
-    of_run, layout = likeness_of_controls(controls), BundleLayout(tmp_path)
+    of_run, layout = likeness_of_controls(controls, _unseen()), BundleLayout(tmp_path)
     child = _measured(np.random.default_rng(2), 0.6)
+    strange = replace(child, features={name: 4 * values for name, values in child.features.items()})
     layout.likeness.parent.mkdir()
     write_controls(of_run, layout)
 
-    ours, theirs = of_run.places(child), read_reference(layout).places(child)
+    for scan, unlike in ((child, ["scale"]), (strange, ["scale", "feature_distance"])):
+        ours, theirs = of_run.places(scan), read_reference(layout).places(scan)
 
-    assert [(place.measure, place.beyond, place.unlike) for place in theirs] == [
-        (place.measure, place.beyond, place.unlike) for place in ours
-    ]
-    assert [place.distance for place in theirs] == pytest.approx([place.distance for place in ours], rel=2e-3)
-    assert [place.measure for place in ours if place.unlike] == ["scale"]
-    assert {place.measure for place in ours} == {"scale", "dice", "side", "region_distance"}
+        assert [(place.measure, place.beyond, place.unlike) for place in theirs] == [
+            (place.measure, place.beyond, place.unlike) for place in ours
+        ]
+        assert [place.distance for place in theirs] == pytest.approx([place.distance for place in ours], rel=2e-3)
+        assert {place.measure for place in ours if place.unlike} == set(unlike)
+        assert {place.measure for place in ours} == {"scale", "dice", "side", "region_distance", "feature_distance"}
+
+
+def test_an_export_without_features_still_gives_all_other_places(controls: list[Measured], tmp_path: Path) -> None:
+    layout = BundleLayout(tmp_path)
+    layout.likeness.parent.mkdir()
+    write_controls(likeness_of_controls(controls), layout)  # as an earlier version did
+
+    places = read_reference(layout).places(controls[0])
+
+    assert {place.measure for place in places} == {"scale", "dice", "side", "region_distance"}
+
+
+def test_norms_of_features_take_little_room_and_name_nobody(controls: list[Measured], tmp_path: Path) -> None:
+    """Two numbers a feature: twenty networks of 128 features are about 100 kB."""
+    layout = BundleLayout(tmp_path)
+    layout.likeness.parent.mkdir()
+    write_controls(likeness_of_controls(controls), layout)
+    without = layout.likeness_norms.stat().st_size
+    write_controls(likeness_of_controls(controls, _unseen()), layout)
+
+    rows = CONTROL_NORMS_TABLE.read(layout.likeness_norms)
+
+    kinds = rows["kind"].value_counts()
+    assert {name: int(kinds[name]) for name in NETWORKS} == dict.fromkeys(NETWORKS, N_FEATURES)
+    assert (layout.likeness_norms.stat().st_size - without) / (len(NETWORKS) * N_FEATURES) < 50
 
 
 def test_values_are_sorted_by_themselves_so_that_no_row_is_a_person(controls: list[Measured], tmp_path: Path) -> None:

@@ -10,13 +10,23 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import scipy.ndimage
+import torch
 
+from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.explaining.features import unseen_people, unseen_scans
 from heatlas.pipeline.explaining.likeness import Measured, anatomy_of, likeness_of_controls, measure_scan
 from heatlas.pipeline.models.inputs import configured_input, from_network, read_network_volume
-from heatlas.pipeline.registration.quality.likeness import Anatomy, intensity_measures, region_means
+from heatlas.pipeline.registration.quality.likeness import (
+    LIKENESS,
+    Anatomy,
+    intensity_measures,
+    place_among,
+    region_means,
+)
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.training.given import networks_of_run
 
 RUN = os.environ.get("HEATLAS_FINISHED_RUN", "")
 """A run of two classes, such as that of docs/patients.md; its folder is only read."""
@@ -57,6 +67,22 @@ def test_at_least_95_percent_of_controls_are_like_the_others(people: People) -> 
     alike = [not people.unlike(people.measured[name], name) for name in people.controls]
 
     assert np.mean(alike) >= 0.95
+
+
+def test_at_least_95_percent_of_controls_and_of_patients_are_like_those_whom_the_networks_know() -> None:
+    run = RunLayout(Path(RUN))
+    config = read_run_config(run)
+    scans = unseen_scans(run, task_of(config.cohort), config.registration.resolution_mm, config.seed)
+    folds = unseen_people(networks_of_run(RUN), scans, RUN, torch.device("cpu"))
+    rows = [row for fold in folds for row in zip(fold.controls, fold.distances, strict=True)]
+
+    for group in (True, False):
+        alike = []
+        for number, (control, distance) in enumerate(rows):
+            others = [value for other, (known, value) in enumerate(rows) if known and other != number]
+            place = place_among(distance, others, LIKENESS[-1])
+            alike += [place is not None and not place.unlike] if control == group else []
+        assert np.mean(alike) >= 0.95
 
 
 def _noise(image: np.ndarray) -> np.ndarray:

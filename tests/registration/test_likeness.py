@@ -14,14 +14,15 @@ from heatlas.pipeline.registration.quality.likeness import (
     Anatomy,
     distances_of_controls,
     intensity_measures,
+    mean_distance,
     norm_of_regions,
     norm_of_sides,
     place_among,
     places_among,
-    region_distance,
     region_means,
     side_of,
 )
+from heatlas.pipeline.registration.quality.outliers import QualityMeasure
 from heatlas.pipeline.registration.quality.sides import side_scores
 
 SIDE = 32
@@ -76,7 +77,7 @@ CONTROLS = _controls()
 def _unlike(image: np.ndarray) -> set[str]:
     brain = image > 0
     values = intensity_measures(image, brain, ANATOMY)
-    values["region_distance"] = region_distance(region_means(image, brain, ANATOMY), norm_of_regions(MEANS))
+    values["region_distance"] = mean_distance(region_means(image, brain, ANATOMY), norm_of_regions(MEANS))
     values["side"] = side_of(_asymmetry(image), norm_of_sides(ASYMMETRIES))
     return {place.measure for place in places_among(values, CONTROLS) if place.unlike}
 
@@ -128,27 +129,52 @@ def test_the_scale_of_intensities_does_not_count() -> None:
     )
 
 
-def test_a_scan_is_unlike_only_beyond_all_controls_and_far_from_their_median() -> None:
-    scale = next(measure for measure in LIKENESS if measure.column == "scale")
+def _measure(name: str) -> QualityMeasure:
+    return next(measure for measure in LIKENESS if measure.column == name)
+
+
+def test_a_scan_is_unlike_only_far_from_the_median_and_where_hardly_a_control_lies_as_far() -> None:
+    contrast = _measure("white_minus_grey")
     near = [1.0 + 0.01 * step for step in range(-5, 6)]  # robust SD 1.4826 * 0.03 = 0.0445
 
-    inside, beyond, far = (place_among(value, near, scale) for value in (1.04, 1.10, 1.19))
-    with_one_as_far = place_among(1.19, [*near, 0.8], scale)
+    inside, beyond, far = (place_among(value, near, contrast) for value in (1.04, 1.10, 1.19))
+    one_of_twelve = place_among(1.19, [*near, 0.8], contrast)
+    two_of_112 = place_among(1.19, [*near * 10, 0.8, 0.8], contrast)
 
     assert inside is not None
     assert beyond is not None
     assert far is not None
-    assert with_one_as_far is not None
-    assert (inside.beyond, beyond.beyond, far.beyond, with_one_as_far.beyond) == (4, 0, 0, 1)
-    assert (inside.unlike, beyond.unlike, far.unlike, with_one_as_far.unlike) == (False, False, True, False)
+    assert one_of_twelve is not None
+    assert two_of_112 is not None
+    places = (inside, beyond, far, one_of_twelve, two_of_112)
+    assert [place.beyond for place in places] == [4, 0, 0, 1, 2]
+    assert [place.unlike for place in places] == [False, False, True, False, True]
     assert far.p == pytest.approx(1 / 12)
     assert far.distance == pytest.approx(0.19 / (1.4826 * 0.03))
 
 
-def test_the_good_side_of_a_measure_never_counts() -> None:
-    dice = next(measure for measure in LIKENESS if measure.column == "dice")
+@pytest.mark.parametrize(("size", "unlike"), [(0.74, True), (0.76, False), (1.0, False), (1.19, False), (1.21, True)])
+def test_no_size_that_adults_have_is_unlike_however_alike_the_controls_are(size: float, unlike: bool) -> None:
+    place = place_among(size, [0.96] * 50, _measure("scale"))
 
-    place = place_among(1.0, [0.7] * 12, dice)
+    assert place is not None
+    assert place.distance == pytest.approx(abs(size - 0.96) / 0.02)
+    assert place.unlike is unlike
+
+
+def test_dark_parts_are_compared_by_their_logarithm() -> None:
+    controls = [0.0, 0.0, 1.0, 1.0, 3.0, 7.0, 7.0, 15.0, 15.0, 31.0, 31.0]  # log2 of 1 + ml: 0 0 1 1 2 3 3 4 4 5 5
+
+    place = place_among(500.0, controls, _measure("dark_ml"))
+
+    assert place is not None
+    assert place.median == 7
+    assert place.distance == pytest.approx((np.log(501) - np.log(8)) / (1.4826 * 2 * np.log(2)))
+    assert place.beyond == 0
+
+
+def test_the_good_side_of_a_measure_never_counts() -> None:
+    place = place_among(1.0, [0.7] * 12, _measure("dice"))
 
     assert place is not None
     assert (place.unlike, place.beyond) == (False, 12)
