@@ -1,0 +1,109 @@
+"""Is an image that is not what it seems said to be so? What `heatlas apply` says of one image of each of many kinds.
+
+    python benchmarks/unlike_images.py ../shared/data OUT --page docs/benchmarks/unlike_images.md
+
+OUT gets images and answers; a kind with an answer is not repeated, and ``--only`` names kinds. An image is said to be
+unlike if it is refused in one line with nothing written, or if a measure of ``likeness.tsv`` that fits what is wrong
+with it is unlike. Images are made by `unlike_kinds`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+from harness import arguments_of, kept_rows, replaced, show_page, table
+from unlike_kinds import CONTROLS, KINDS, NETWORK, Data, Kind, Picture
+
+REFUSED = 65
+COLUMNS = ("kind", "said", "measures", "written")
+
+
+def made(kind: Kind, data: Data, folder: Path) -> Path:
+    """The image of a kind; it is alone in its folder, since what stands beside an image may belong to it."""
+    folder = folder / kind.name
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        picture = kind.make(data, folder / f"{kind.name}.nii.gz")
+        if isinstance(picture, Picture):
+            picture.write(folder / f"{kind.name}.nii.gz")
+    return next(folder.iterdir())
+
+
+def answer(image: Path, out: Path, network: Path) -> dict[str, object]:
+    """What the command says of an image: its refusal, or the measures in which it is unlike, the farthest first."""
+    shutil.rmtree(out, ignore_errors=True)
+    words = [
+        "-m",
+        "heatlas",
+        "apply",
+        network,
+        image,
+        out,
+        "--n-procs",
+        1,
+        "--new-people",
+        "--stop-after",
+        "attribution",
+    ]
+    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        line = (done.stderr.strip() or "nothing").splitlines()[-1]
+        if "every unit failed" in line:  # the reason is in a table
+            failures = pd.read_csv(next(out.rglob("failures.tsv")), sep="\t")
+            line += f" {failures.iloc[0]['message']}"
+        line = re.sub(r"(heatlas: )?(/\S*/)+", "", line)
+        return {"said": f"{done.returncode}: {line}", "measures": "", "written": out.exists()}
+    rows = pd.read_csv(out / "group" / "likeness.tsv", sep="\t")
+    unlike = rows[rows["verdict"] == "unlike"].sort_values("distance", ascending=False)
+    measures = ",".join(f"{name} {far:.1f}" for name, far in zip(unlike["measure"], unlike["distance"], strict=True))
+    return {"said": "unlike" if measures else "alike", "measures": measures, "written": True}
+
+
+def verdict(kind: Kind, row: pd.Series) -> str:
+    said = str(row["said"])
+    if not kind.fits:
+        return "right" if said == "alike" else "false alarm"
+    if said == "alike":
+        return "missed"
+    found = str(row["measures"]) if said == "unlike" else said
+    if said[0].isdigit() and not said.startswith(str(REFUSED)):
+        return "missed"
+    late = " but late" if said[0].isdigit() and row["written"] else ""
+    return ("right" if any(word in found for word in kind.fits) else "other reason") + late
+
+
+def lines_of(rows: pd.DataFrame) -> list[str]:
+    lines = []
+    for heading, kinds in (("image", KINDS), ("ordinary image", CONTROLS)):
+        found = rows.set_index("kind")
+        cells = []
+        for kind in kinds:
+            if kind.name in found.index:
+                row = found.loc[kind.name].fillna("")
+                said = row["measures"].replace(",", ", ") or row["said"].removeprefix(f"{REFUSED}: ")
+                cells.append((kind.words, said.replace("|", "/"), verdict(kind, row)))
+        lines += [*table([heading, f"said of it ({len(cells)})", "verdict"], cells), ""]
+        print(pd.Series([cell[2] for cell in cells], dtype=str).value_counts().to_dict())
+    return lines
+
+
+def main() -> None:
+    given = arguments_of(__doc__, "folder out --only --page", folder={"type": Path}, network=str(NETWORK))
+    data, answers = Data(given.folder.resolve()), given.out / "answers.tsv"
+    for kind in [*KINDS, *CONTROLS]:
+        wanted = kind.name in given.only if given.only else kind.name not in set(kept_rows(answers, COLUMNS)["kind"])
+        if wanted:
+            image = made(kind, data, given.out / "images")
+            row = {"kind": kind.name, **answer(image, given.out / "answers" / kind.name, given.network)}
+            replaced(pd.DataFrame([row]), answers, ["kind"])
+            print(*row.values(), flush=True)
+    show_page("\n".join(lines_of(kept_rows(answers, COLUMNS))), given.page, "Images that are not what they seem")
+
+
+if __name__ == "__main__":
+    main()
