@@ -2,7 +2,8 @@
 
     python benchmarks/unlike_images.py ../shared/data OUT --page docs/benchmarks/unlike_images.md
 
-OUT gets images and answers; a kind with an answer is not repeated, and ``--only`` names kinds. An image is said to be
+OUT gets images and answers; a kind with an answer is not repeated, ``--only`` names kinds, and
+``--draw 2`` makes them of other people. An image is said to be
 unlike if it is refused in one line with nothing written, or if a measure of ``likeness.tsv`` that fits what is wrong
 with it is unlike. Images are made by `unlike_kinds`.
 """
@@ -13,11 +14,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from harness import arguments_of, kept_rows, replaced, show_page, table
-from unlike_kinds import CONTROLS, KINDS, NETWORK, Data, Kind, Picture
+from unlike_kinds import BYTE, CONTROLS, KINDS, NETWORK, NEWER, Data, Kind, Picture
 
 REFUSED = 65
 COLUMNS = ("kind", "said", "measures", "written")
@@ -34,7 +37,21 @@ def made(kind: Kind, data: Data, folder: Path) -> Path:
     return next(folder.iterdir())
 
 
-def answer(image: Path, out: Path, network: Path) -> dict[str, object]:
+def networks_for(kind: Kind, network: Path, folder: Path) -> Path:
+    """The export, or a changed copy of it."""
+    if kind.name not in (BYTE, NEWER):
+        return network
+    copy = folder / f"network_{kind.name}"
+    shutil.copytree(network, copy, dirs_exist_ok=True)
+    changed = copy / ("models/fold-0/model.safetensors" if kind.name == BYTE else "configs/metadata.json")
+    content = bytearray(changed.read_bytes())
+    content[len(content) // 2] ^= 1
+    newer = re.sub(r'("format": )(\d+)', lambda found: f"{found[1]}{int(found[2]) + 1}", changed.read_text("latin-1"))
+    changed.write_bytes(bytes(content) if kind.name == BYTE else newer.encode("latin-1"))
+    return copy
+
+
+def answer(kind: Kind, image: Path, out: Path, network: Path) -> dict[str, object]:
     """What the command says of an image: its refusal, or the measures in which it is unlike, the farthest first."""
     shutil.rmtree(out, ignore_errors=True)
     words = [
@@ -64,7 +81,7 @@ def answer(image: Path, out: Path, network: Path) -> dict[str, object]:
     return {"said": "unlike" if measures else "alike", "measures": measures, "written": True}
 
 
-def verdict(kind: Kind, row: pd.Series) -> str:
+def verdict(kind: Kind, row: Mapping[str, Any]) -> str:
     said = str(row["said"])
     if not kind.fits:
         return "right" if said == "alike" else "false alarm"
@@ -84,7 +101,7 @@ def lines_of(rows: pd.DataFrame) -> list[str]:
         cells = []
         for kind in kinds:
             if kind.name in found.index:
-                row = found.loc[kind.name].fillna("")
+                row = dict(found.loc[kind.name].fillna(""))
                 said = row["measures"].replace(",", ", ") or row["said"].removeprefix(f"{REFUSED}: ")
                 cells.append((kind.words, said.replace("|", "/"), verdict(kind, row)))
         lines += [*table([heading, f"said of it ({len(cells)})", "verdict"], cells), ""]
@@ -93,13 +110,14 @@ def lines_of(rows: pd.DataFrame) -> list[str]:
 
 
 def main() -> None:
-    given = arguments_of(__doc__, "folder out --only --page", folder={"type": Path}, network=str(NETWORK))
-    data, answers = Data(given.folder.resolve()), given.out / "answers.tsv"
+    given = arguments_of(__doc__, "folder out --only --page", folder={"type": Path}, network=str(NETWORK), draw=1)
+    data, answers = Data(given.folder.resolve(), given.draw), given.out / "answers.tsv"
     for kind in [*KINDS, *CONTROLS]:
         wanted = kind.name in given.only if given.only else kind.name not in set(kept_rows(answers, COLUMNS)["kind"])
         if wanted:
             image = made(kind, data, given.out / "images")
-            row = {"kind": kind.name, **answer(image, given.out / "answers" / kind.name, given.network)}
+            networks, out = networks_for(kind, Path(given.network), given.out), given.out / "answers" / kind.name
+            row = {"kind": kind.name, **answer(kind, image, out, networks)}
             replaced(pd.DataFrame([row]), answers, ["kind"])
             print(*row.values(), flush=True)
     show_page("\n".join(lines_of(kept_rows(answers, COLUMNS))), given.page, "Images that are not what they seem")

@@ -86,19 +86,25 @@ T2, FLAIR, PD = (1.0, 1.0, 0.5, 0.25, 0.2), (0.1, 0.15, 0.9, 0.65, 0.6), (0.8, 0
 
 @dataclass
 class Data:
-    """What images are made of."""
+    """What images are made of; draw 1 and 2 are of other people."""
 
     root: Path
+    draw: int = 1
 
-    def brain(self, who: str = "1113") -> Picture:
+    def brain(self, who: str = "") -> Picture:
+        who = who or self.person
         return Picture.read(self.root / f"oasis20/sub-{who}/anat/sub-{who}_T1w.nii.gz")
 
-    def labels(self, who: str = "1113") -> Picture:
-        folder = self.root / f"oasis20/derivatives/manual/sub-{who}/anat"
-        return Picture.read(folder / f"sub-{who}_atlas-Neuromorphometrics_dseg.nii.gz")
+    @property
+    def person(self) -> str:
+        return ("1113", "1110")[self.draw - 1]
 
-    def head(self, name: str = "IXI012-HH-1211_T1") -> Picture:
-        found = Picture.read(self.root / f"heads/{name}.nii.gz")
+    def labels(self) -> Picture:
+        folder = self.root / f"oasis20/derivatives/manual/sub-{self.person}/anat"
+        return Picture.read(folder / f"sub-{self.person}_atlas-Neuromorphometrics_dseg.nii.gz")
+
+    def head(self) -> Picture:
+        found = Picture.read(self.root / f"heads/{list(HEADS)[self.draw]}.nii.gz")
         return found.on(lambda data: np.where(data > 0.05 * np.percentile(data, 98), data, 0))
 
     def converted(self, source: Path, path: Path) -> None:
@@ -198,7 +204,7 @@ def with_header(picture: Picture, path: Path, **fields: Any) -> None:
     """Write an image as int16, then change its header as stored."""
     picture.on(np.rint).write(path, np.int16)
     stored = bytearray(gzip.decompress(path.read_bytes()))
-    header = np.frombuffer(stored, nib.Nifti1Header.template_dtype, 1)  # type: ignore[attr-defined]
+    header = np.frombuffer(stored, nib.Nifti1Header.template_dtype, 1)
     header = header.copy()
     for name, value in fields.items():
         header[name] = value
@@ -268,6 +274,14 @@ def cut_file(picture: Picture, path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def two_scans(data: Data, folder: Path) -> None:
+    """A BIDS folder in which one session has two images of different people under one name."""
+    (folder / "sub-x/anat").mkdir(parents=True)
+    (folder / "dataset_description.json").write_text('{"Name": "two", "BIDSVersion": "1.10.0"}')
+    for run, who in enumerate(("1110", "1119"), start=1):
+        data.brain(who).write(folder / f"sub-x/anat/sub-x_run-{run}_T1w.nii.gz")
+
+
 def coarse(data: Data) -> Picture:
     found = Picture.read(data.of_oasis1("older", 20))
     blocks = found.data[:90, :108, :90].reshape(45, 2, 54, 2, 45, 2).mean((1, 3, 5))
@@ -284,9 +298,24 @@ class Kind:
     name: str
     words: str
     fits: tuple[str, ...]
-    make: Callable[[Data, Path], Picture | None]
+    make: Callable[[Data, Path], object]
 
 
+def head_of(name: str) -> Callable[[Data, Path], object]:
+    return lambda data, path: shutil.copy(data.root / f"heads/{name}.nii.gz", path)
+
+
+def brain_of(who: str) -> Callable[[Data, Path], object]:
+    return lambda data, path: data.brain(who)
+
+
+def oasis1_of(group: str, place: int) -> Callable[[Data, Path], object]:
+    return lambda data, path: shutil.copy(data.of_oasis1(group, place), path)
+
+
+LEARNED, BYTE, NEWER = "learned", "export_byte", "export_newer"
+"""Kinds for which the command, or its networks, differ."""
+YEARS = {"1017": 22, "1113": 54, "1119": 68, "1128": 90}
 KINDS = [
     Kind("child", "child: head scaled to 0.75, weak contrast", (*FIT, *LOOK, "litres"),
          lambda d, p: scaled(d.head().toned(0.2, 0.3, 0.6, 0.75, 0.9), 0.75)),
@@ -295,7 +324,8 @@ KINDS = [
     Kind("voxels_cm", "voxel size in cm", ("voxel", "mm"), lambda d, p: scaled(d.head(), 0.1)),
     Kind("mirrored_head", "head mirrored, header as before", ("side",), lambda d, p: d.head().on(np.flipud)),
     Kind("mirrored_brain", "brain mirrored, header as before", ("side",), lambda d, p: d.brain().on(np.flipud)),
-    Kind("mirrored_old", "brain of 90 years mirrored", ("side",), lambda d, p: d.brain("1128").on(np.flipud)),
+    Kind("mirrored_old", "brain of 90 or 83 years mirrored", ("side",),
+         lambda d, p: d.brain(("1128", "1125")[d.draw - 1]).on(np.flipud)),
     Kind("two_sides", "sform and qform mirror each other", ("uncertain",), lambda d, p: two_sides(d.brain(), p)),
     Kind("t2", "T2-like", LOOK, lambda d, p: d.brain().toned(*T2)),
     Kind("t2_head", "T2-like, whole head", (*LOOK, "brain"), lambda d, p: d.head().toned(*T2)),
@@ -317,7 +347,7 @@ KINDS = [
     Kind("fruit", "fruit, as NIfTI", (*FIT, *LOOK, "brain"),
          lambda d, p: d.converted(d.root / "dicom/fruit-ir-spgr", p)),
     Kind("fruit_dicom", "fruit, as DICOM", (*FIT, *LOOK, "brain", "not an image", "folder"),
-         lambda d, p: (p.unlink(missing_ok=True), p.symlink_to(d.root / "dicom/fruit-ir-spgr"))[0]),
+         lambda d, p: p.symlink_to(d.root / "dicom/fruit-ir-spgr")),
     Kind("foot", "foot", (*FIT, *LOOK, "brain"), lambda d, p: foot()),
     Kind("monkey", "brain of a monkey", (*FIT, *LOOK, "brain", "litres"),
          lambda d, p: scaled(d.brain().on(lambda v: ndimage.gaussian_filter(v, 2) * (v > 0)), 0.6)),
@@ -332,7 +362,7 @@ KINDS = [
     Kind("no_top", "truncated above", FIT, lambda d, p: cropped(d.brain(), 0, 0.65)),
     Kind("half", "half a head", (*FIT, "brain"), lambda d, p: cropped(d.head(), 0, 0.5, 0)),
     Kind("neck", "neck and chin alone", (*FIT, "brain", "mm"),
-         lambda d, p: cropped(d.head("pycortex-S1_raw"), 0, 0.4)),
+         lambda d, p: cropped(d.head(), 0, 0.4)),
     Kind("upside_down", "upside down by its header", (*FIT, *LOOK, "side"), lambda d, p: turned(d.brain(), p, "LAI")),
     Kind("wrong_axes", "front and above exchanged in the header", (*FIT, *LOOK, "side"),
          lambda d, p: turned(d.head(), p, "RSP")),
@@ -358,8 +388,8 @@ KINDS = [
          lambda d, p: d.brain().on(lambda v: np.where(v > 0, v - v[v > 0].mean(), 0))),
     Kind("two_brains", "two brains side by side", (*FIT, "brain", "litres"),
          lambda d, p: d.brain().on(lambda v: np.concatenate([v, v], axis=0))),
-    Kind("empty", "empty file", ("empty",), lambda d, p: p.write_bytes(b"") and None),
-    Kind("text", "text under the name of an image", ("readable",), lambda d, p: p.write_text("age,sex\n") and None),
+    Kind("empty", "empty file", ("empty",), lambda d, p: p.write_bytes(b"")),
+    Kind("text", "text under the name of an image", ("readable",), lambda d, p: p.write_text("age,sex\n")),
     Kind("truncated", "truncated file", ("truncated",), lambda d, p: cut_file(d.brain(), p)),
     Kind("wrapped", "bright voxels wrapped to negative ones", (*LOOK, *FIT, "negative", "brain"),
          lambda d, p: d.brain().on(lambda v: v * 32767 / np.percentile(v[v > 0], 70)).write(p, np.int16)),
@@ -369,17 +399,18 @@ KINDS = [
          lambda d, p: d.brain().on(lambda v: v * ndimage.binary_erosion(v > 0, iterations=8))),
     Kind("skull_left", "head under the name of a brain", (*FIT, "litres"),
          lambda d, p: d.head().write(p.with_name("sub-x_desc-brain_T1w.nii.gz"))),
+    Kind(LEARNED, "person whom the networks learned from", ("among the people",),
+         lambda d, p: shutil.copy(one := d.of_oasis1("older", 5), p.with_name(one.name))),
+    Kind("two_scans", "two scans of one person", ("session", "person"), lambda d, p: two_scans(d, p.with_suffix(""))),
+    Kind(BYTE, "export with a changed byte", ("SHA-256",), lambda d, p: d.brain()),
+    Kind(NEWER, "export of a newer format", ("newer",), lambda d, p: d.brain()),
     Kind("skull_cut", "head without neck and face, as if stripped", FIT, lambda d, p: skull_cut(d.head(), p)),
 ]  # fmt: skip
 CONTROLS = [
-    *(Kind(f"head_{place}", f"whole head, {words}", (),
-           lambda d, p, name=name: shutil.copy(d.root / f"heads/{name}.nii.gz", p) and None)
-      for place, (name, words) in enumerate(HEADS.items())),
+    *(Kind(f"head_{name[:3]}", f"whole head, {words}", (), head_of(name)) for name, words in HEADS.items()),
     Kind("defaced", "whole head, defaced, 0.7 mm", (), lambda d, p: d.studyforrest(p)),
-    *(Kind(f"brain_{who}", f"stripped brain, {years} years", (), lambda d, p, who=who: d.brain(who))
-      for who, years in {"1017": 22, "1113": 54, "1119": 68, "1128": 90}.items()),
-    *(Kind(f"oasis1_{place}", f"OASIS-1 as learned from, {group} person {place}", (),
-           lambda d, p, group=group, place=place: shutil.copy(d.of_oasis1(group, place), p) and None)
+    *(Kind(f"brain_{who}", f"stripped brain, {years} years", (), brain_of(who)) for who, years in YEARS.items()),
+    *(Kind(f"oasis1_{place}", f"OASIS-1 as learned from, {group}, number {place}", (), oasis1_of(group, place))
       for group, place in (("older", 5), ("older", 60), ("younger", 10), ("younger", 90))),
     Kind("one_volume", "stripped brain, 4D with one volume", (),
          lambda d, p: d.brain("1119").on(lambda v: v[..., None])),
