@@ -10,19 +10,24 @@ with it is unlike. Images are made by `unlike_kinds`.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from harness import arguments_of, kept_rows, replaced, show_page, table
-from unlike_kinds import BYTE, CONTROLS, KINDS, NETWORK, NEWER, Data, Kind, Picture
+from unlike_kinds import BYTE, CONTROLS, KINDS, LEARNED, NETWORK, NEWER, Data, Kind, Picture
+
+from heatlas.workflows.command_line import main
 
 REFUSED = 65
+METHOD = "gradient"
+NO_NAME = r"(heatlas: )?(/\S*/)+"
 COLUMNS = ("kind", "said", "measures", "written")
 
 
@@ -37,44 +42,45 @@ def made(kind: Kind, data: Data, folder: Path) -> Path:
     return next(folder.iterdir())
 
 
-def networks_for(kind: Kind, network: Path, folder: Path) -> Path:
-    """The export, or a changed copy of it."""
-    if kind.name not in (BYTE, NEWER):
-        return network
-    copy = folder / f"network_{kind.name}"
-    shutil.copytree(network, copy, dirs_exist_ok=True)
-    changed = copy / ("models/fold-0/model.safetensors" if kind.name == BYTE else "configs/metadata.json")
-    content = bytearray(changed.read_bytes())
-    content[len(content) // 2] ^= 1
-    newer = re.sub(r'("format": )(\d+)', lambda found: f"{found[1]}{int(found[2]) + 1}", changed.read_text("latin-1"))
-    changed.write_bytes(bytes(content) if kind.name == BYTE else newer.encode("latin-1"))
-    return copy
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def exported(folder: Path, change: str = "") -> Path:
+    """A copy of the export in which one method makes maps, which take longest and decide nothing here.
+
+    `change`: what is not as exported.
+    """
+    if folder.is_dir():
+        return folder
+    shutil.copytree(NETWORK, folder)
+    config, facts = folder / "configs/config.toml", folder / "configs/metadata.json"
+    before = digest_of(config)
+    config.write_text(re.sub(r"(?m)^methods = .*", f'methods = ["{METHOD}"]', config.read_text()))
+    text = facts.read_text().replace(before, digest_of(config))
+    if change == NEWER:
+        text = re.sub(r'("format": )(\d+)', lambda found: f"{found[1]}{int(found[2]) + 1}", text)
+    facts.write_text(text)
+    if change == BYTE:
+        weights = folder / "models/fold-0/model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[len(content) // 2] ^= 1
+        weights.write_bytes(bytes(content))
+    return folder
 
 
 def answer(kind: Kind, image: Path, out: Path, network: Path) -> dict[str, object]:
     """What the command says of an image: its refusal, or the measures in which it is unlike, the farthest first."""
     shutil.rmtree(out, ignore_errors=True)
-    words = [
-        "-m",
-        "heatlas",
-        "apply",
-        network,
-        image,
-        out,
-        "--n-procs",
-        1,
-        "--new-people",
-        "--stop-after",
-        "attribution",
-    ]
-    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        line = (done.stderr.strip() or "nothing").splitlines()[-1]
+    words = ["apply", network, image, out, "--n-procs", 1, *["--new-people"] * (kind.name != LEARNED)]
+    said = io.StringIO()
+    with redirect_stderr(said), redirect_stdout(io.StringIO()):
+        code = main([*map(str, words), "--stop-after", "attribution"])
+    if code:
+        line = (said.getvalue().strip() or "nothing").splitlines()[-1]
         if "every unit failed" in line:  # the reason is in a table
-            failures = pd.read_csv(next(out.rglob("failures.tsv")), sep="\t")
-            line += f" {failures.iloc[0]['message']}"
-        line = re.sub(r"(heatlas: )?(/\S*/)+", "", line)
-        return {"said": f"{done.returncode}: {line}", "measures": "", "written": out.exists()}
+            line += f" {pd.read_csv(next(out.rglob('failures.tsv')), sep=chr(9))['message'][0]}"
+        return {"said": f"{code}: {re.sub(NO_NAME, '', line)}", "measures": "", "written": out.exists()}
     rows = pd.read_csv(out / "group" / "likeness.tsv", sep="\t")
     unlike = rows[rows["verdict"] == "unlike"].sort_values("distance", ascending=False)
     measures = ",".join(f"{name} {far:.1f}" for name, far in zip(unlike["measure"], unlike["distance"], strict=True))
@@ -109,14 +115,15 @@ def lines_of(rows: pd.DataFrame) -> list[str]:
     return lines
 
 
-def main() -> None:
-    given = arguments_of(__doc__, "folder out --only --page", folder={"type": Path}, network=str(NETWORK), draw=1)
+def measure() -> None:
+    given = arguments_of(__doc__, "folder out --only --page", folder={"type": Path}, draw=1)
     data, answers = Data(given.folder.resolve(), given.draw), given.out / "answers.tsv"
     for kind in [*KINDS, *CONTROLS]:
         wanted = kind.name in given.only if given.only else kind.name not in set(kept_rows(answers, COLUMNS)["kind"])
         if wanted:
             image = made(kind, data, given.out / "images")
-            networks, out = networks_for(kind, Path(given.network), given.out), given.out / "answers" / kind.name
+            change = kind.name if kind.name in (BYTE, NEWER) else ""
+            networks, out = exported(given.out / f"networks{change}", change), given.out / "answers" / kind.name
             row = {"kind": kind.name, **answer(kind, image, out, networks)}
             replaced(pd.DataFrame([row]), answers, ["kind"])
             print(*row.values(), flush=True)
@@ -124,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    measure()

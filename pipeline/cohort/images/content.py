@@ -1,8 +1,9 @@
 """Whether the voxels of an image can be those of a scan: what is no scan is told by its values alone.
 
 A scan has noise, so neighbours differ; it is a magnitude, so it has no sign; and few of its voxels are as bright as the
-brightest. Label maps, tissue probabilities and statistical maps lack one of these. Limits are far from both sides: over
-37 scans (heads, brains, 8 bits, 2 and 4 mm), the largest values are in the docstring of each.
+brightest. Label maps, tissue probabilities and statistical maps lack one of these. Limits were set before an image that
+is none was tried, far from what 35 scans of heads and brains have (0.9 to 2 mm, 8 and 16 bits): at most 0.13 of
+neighbours alike, 0.007 of voxels as bright as the brightest, nothing negative, and no second body.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import scipy.ndimage
 MOST_ALIKE = 0.6
 """Share of neighbours with the same value; a scan of which each voxel was doubled has 0.5."""
 MOST_BRIGHTEST = 0.1
-"""Share of the voxels other than 0 within 1 % of the largest value."""
+"""Share of the voxels of the body within 1 % of the largest value."""
 MOST_NEGATIVE = 0.05
 """Sum below 0 as a share of that above: interpolation undershoots by less."""
 MOST_OF_ANOTHER = 0.25
 """Voxels of the second of several separate bodies, as a share of the largest; a cerebellum has 0.12 of a brain."""
 _LEAST_OUTSIDE = 0.15
-"""Share of voxels that are 0 in an image whose background was removed."""
+"""Share of voxels of the background in an image whose background was removed."""
 
 
 def content_problem(values: np.ndarray) -> str | None:
-    """Why an image cannot be a scan of one head or brain; None if it may be. `values` (I, J, K) are as scaled."""
-    inside = values != 0
+    """Why an image cannot be a scan of one head or brain; None if it may be.
+
+    `values` (I, J, K) are as scaled, all of them finite and not all alike. The background is what its corners hold.
+    """
+    inside = values != np.median(values[:: values.shape[0] - 1, :: values.shape[1] - 1, :: values.shape[2] - 1])
     below, above = -float(values[values < 0].sum(dtype=np.float64)), float(values[values > 0].sum(dtype=np.float64))
     if below > MOST_NEGATIVE * above:
         return (
@@ -41,7 +45,7 @@ def content_problem(values: np.ndarray) -> str | None:
 
 
 def share_alike(values: np.ndarray, inside: np.ndarray) -> float:
-    """Share of neighbours with the same value, of those that are not both 0.
+    """Share of neighbours with the same value, of those that are not both background.
 
     >>> line = np.array([0, 0, 1, 1, 2]).reshape(5, 1, 1)
     >>> round(share_alike(line, line != 0), 3)
