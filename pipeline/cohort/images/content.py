@@ -8,9 +8,16 @@ neighbours alike, 0.007 of voxels as bright as the brightest, nothing negative, 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import scipy.ndimage
 
+from heatlas.pipeline.run.errors import BadInputError
+
+AGAIN = "Download or convert the scan again."
+MIN_GREY_VALUES = 16
+"""With fewer values the file is a mask or a label image, not a scan."""
 MOST_ALIKE = 0.6
 """Share of neighbours with the same value; a scan of which each voxel was doubled has 0.5."""
 MOST_BRIGHTEST = 0.1
@@ -21,6 +28,32 @@ MOST_OF_ANOTHER = 0.25
 """Voxels of the second of several separate bodies, as a share of the largest; a cerebellum has 0.12 of a brain."""
 _LEAST_OUTSIDE = 0.15
 """Share of voxels of the background in an image whose background was removed."""
+
+
+def require_grey_values(data: np.ndarray, path: Path) -> None:
+    """Refuse voxels that are not finite, all alike, or of a few values only."""
+    finite = np.isfinite(data)
+    if not finite.all():
+        raise BadInputError(
+            f"{path}: {data.size - int(finite.sum())} voxels are NaN or infinite. Set them to 0 or export again."
+        )
+    low, high = data.min(), data.max()
+    if low == high:
+        raise BadInputError(f"{path}: every voxel is {low:g}; the image is empty. {AGAIN}")
+    # A sparse sample suffices for nearly every scan; all values are counted only if it has few.
+    if np.unique(data.ravel()[::97]).size < MIN_GREY_VALUES and np.unique(data).size < MIN_GREY_VALUES:
+        raise BadInputError(
+            f"{path}: holds fewer than {MIN_GREY_VALUES} different values, so it is a mask or label image. Give the "
+            "scan itself."
+        )
+
+
+def require_scan(data: np.ndarray, path: Path) -> None:
+    """Refuse also what no scan of one head or brain holds (`content_problem`)."""
+    require_grey_values(data, path)
+    problem = content_problem(data)
+    if problem is not None:
+        raise BadInputError(f"{path}: {problem}. Give one scan of a head, or of a brain that is 0 around it.")
 
 
 def content_problem(values: np.ndarray) -> str | None:
