@@ -70,7 +70,8 @@ class Picture:
         """Contrast of another sequence, from that of 0, fluid, grey and white matter and the brightest."""
         low, grey, white, top = self.levels
         new = 1000 * np.interp(self.data, [low / 2, low, grey, white, top], tones)
-        return Picture(np.where(self.data > 0, new, 0).astype(np.float32), self.affine)
+        noisy = np.maximum(new + RNG(5).normal(0, 25, new.shape), 1)  # folded tones would be without noise
+        return Picture(np.where(self.data > 0, noisy, 0).astype(np.float32), self.affine)
 
     def filled(self, where: np.ndarray, tone: float, seed: int = 0) -> Picture:
         """With a part at a multiple of the level of white matter, as rough as tissue."""
