@@ -80,7 +80,8 @@ def answer(kind: Kind, image: Path, out: Path, network: Path) -> dict[str, objec
         line = (said.getvalue().strip() or "nothing").splitlines()[-1]
         if "every unit failed" in line:  # the reason is in a table
             line += f" {pd.read_csv(next(out.rglob('failures.tsv')), sep=chr(9))['message'][0]}"
-        return {"said": f"{code}: {re.sub(NO_NAME, '', line)}", "measures": "", "written": out.exists()}
+        written = out.is_dir() and any(out.iterdir())
+        return {"said": f"{code}: {re.sub(NO_NAME, '', line)}", "measures": "", "written": written}
     rows = pd.read_csv(out / "group" / "likeness.tsv", sep="\t")
     unlike = rows[rows["verdict"] == "unlike"].sort_values("distance", ascending=False)
     measures = ",".join(f"{name} {far:.1f}" for name, far in zip(unlike["measure"], unlike["distance"], strict=True))

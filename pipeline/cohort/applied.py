@@ -17,6 +17,7 @@ from heatlas.pipeline.cohort.candidates import Candidate, with_anatomy, with_rea
 from heatlas.pipeline.cohort.cells.values import PTID, adni_participant
 from heatlas.pipeline.cohort.images.content import require_grey_values, require_scan
 from heatlas.pipeline.cohort.images.files import image_stem, is_image
+from heatlas.pipeline.cohort.images.headers import Orientation, choose_orientation, extent_problem, read_raw_header
 from heatlas.pipeline.cohort.oasis import participant as oasis_participant
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split, fitting_folds
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, task_of
@@ -114,6 +115,9 @@ def _require_voxels(path: Path, of_t1w: bool) -> None:
         raise BadInputError(
             f"{path}: truncated or damaged image data ({message}). Download or convert the scan again."
         ) from error
+    orientation = choose_orientation(read_raw_header(path))
+    if isinstance(orientation, Orientation) and (problem := extent_problem(orientation.affine, values.shape)):
+        raise BadInputError(f"{path}: {problem} Give a scan of the whole head.")
     (require_scan if of_t1w else require_grey_values)(values.reshape(values.shape[:3]), path)
 
 

@@ -401,6 +401,7 @@ def test_someone_of_the_run_is_refused_under_the_names_of_sources(tmp_path) -> N
         (lambda path: image(path, values=np.ones((20, 24, 22), np.float32)), "every voxel is 1"),
         (lambda path: image(path, values=np.full((20, 24, 22), np.nan, np.float32)), "voxels are NaN or infinite"),
         (lambda path: image(path, values=np.arange(-1e4, 560, dtype=np.float32).reshape(20, 24, 22)), "are negative"),
+        (lambda path: image(path, np.diag([0.8, 0.8, 0.8, 1.0])), "covers only 16 x 19 x 18 mm, less than a brain"),
         (lambda path: image(path.with_name("sub-1_space-MNI305_T1w.nii.gz")), "in another space"),
     ],
 )

@@ -23,14 +23,12 @@ from heatlas.pipeline.cohort.images.headers import (
     Orientation,
     by,
     choose_orientation,
+    extent_problem,
     is_compressed,
     kind_of,
     read_raw_header,
 )
 from heatlas.pipeline.run.errors import BadInputError
-
-MIN_EXTENT_MM = 80.0
-"""An adult brain is longer along every axis."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +55,8 @@ def load_t1w(path: Path) -> T1wImage:
             f"{path}: stores {header.get_data_dtype()} values, not grey values. Export the scan as a plain image."
         )
     orientation = voxel_to_world(header, path)
-    extent = np.linalg.norm(orientation.affine[:3, :3], axis=0) * shape
-    if np.any(extent < MIN_EXTENT_MM):
-        raise BadInputError(
-            f"{path}: covers only {by(np.round(extent))} mm, less than a brain. Give a scan of the whole head."
-        )
+    if problem := extent_problem(orientation.affine, shape):
+        raise BadInputError(f"{path}: {problem} Give a scan of the whole head.")
     data = _read_values(image, path).reshape(shape)
     require_grey_values(data, path)
     return T1wImage(path, data, orientation.affine, str(orientation))
