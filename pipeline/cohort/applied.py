@@ -15,7 +15,9 @@ from heatlas.atlases.spaces import UNREADABLE
 from heatlas.pipeline.cohort.bids import derivatives
 from heatlas.pipeline.cohort.candidates import Candidate, with_anatomy, with_readable_headers, without_people
 from heatlas.pipeline.cohort.cells.values import PTID, adni_participant
+from heatlas.pipeline.cohort.images.content import require_grey_values, require_scan
 from heatlas.pipeline.cohort.images.files import image_stem, is_image
+from heatlas.pipeline.cohort.images.headers import Orientation, choose_orientation, extent_problem, read_raw_header
 from heatlas.pipeline.cohort.oasis import participant as oasis_participant
 from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Split, fitting_folds
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, task_of
@@ -23,7 +25,7 @@ from heatlas.pipeline.cohort.reading import InputCohort
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.cohort.segmented.images import BRAINS, HEADS, visit_of_folder
 from heatlas.pipeline.cohort.sharing import capped_ages
-from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, template_name
 from heatlas.pipeline.run.config.settings import CohortConfig, Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.folder import read_run_input
@@ -105,24 +107,29 @@ def read_scan(
     (scan,), age_notes = capped_ages([replace(candidate.scan, age=age, sex=sex)])
     if not scan.kept:
         raise BadInputError(f"{path}: {scan.reason}. Give one readable {config.kind.scan} with its orientation.")
-    _require_voxels(path)
+    _require_voxels(path, config.kind == T1W)
     notes += derivatives.entry_notes([candidate], space) if config.start_at == "auto" else []
     unknown = [UNKNOWN_OF_IMAGE] * (age is None or sex is None)
     return InputCohort(path.parent, "image", ScanTable((scan,)), (*notes, *header_notes, *age_notes, *unknown))
 
 
-def _require_voxels(path: Path) -> None:
-    """Refuse an image that cannot be read to its end, or holds nothing; of one image this takes a second."""
+def _require_voxels(path: Path, of_t1w: bool) -> None:
+    """Refuse an image that cannot be read to its end, or whose values no scan has; of one image this takes seconds.
+
+    `of_t1w`: whether it should be T1-weighted; images of other kinds may be negative, or probabilities.
+    """
     try:
         image: Any = nib.load(path)
-        values = np.asarray(image.dataobj)
+        values = np.asarray(image.dataobj, dtype=np.float32)
     except UNREADABLE as error:
         message = " ".join(str(error).replace(str(path), "").split())
         raise BadInputError(
             f"{path}: truncated or damaged image data ({message}). Download or convert the scan again."
         ) from error
-    if not np.isfinite(values).any() or np.nanmin(values) == np.nanmax(values):
-        raise BadInputError(f"{path}: all voxels are alike or not numbers. Give a scan of a head.")
+    orientation = choose_orientation(read_raw_header(path))
+    if isinstance(orientation, Orientation) and (problem := extent_problem(orientation.affine, values.shape)):
+        raise BadInputError(f"{path}: {problem} Give a scan of the whole head.")
+    (require_scan if of_t1w else require_grey_values)(values.reshape(values.shape[:3]), path)
 
 
 def _n_people(cohort: InputCohort, config: CohortConfig) -> dict[str, int]:

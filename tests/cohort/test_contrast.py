@@ -360,7 +360,7 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, obj
 
 
 def image(path: Path, affine: np.ndarray | None = None, values: np.ndarray | None = None, codes: int = 1) -> Path:
-    values = np.random.default_rng(1).normal(size=(20, 24, 22)).astype(np.float32) if values is None else values
+    values = np.random.default_rng(1).random((20, 24, 22), np.float32) if values is None else values
     made = nib.Nifti1Image(values, np.diag([8.0, 8.0, 8.0, 1.0]) if affine is None else affine)
     made.set_sform(made.affine, codes)
     made.set_qform(made.affine, codes)
@@ -419,8 +419,10 @@ def test_someone_of_the_run_is_refused_under_the_names_of_sources(tmp_path) -> N
         (lambda path: path.with_name("notes.txt"), "not an image"),
         (lambda path: image(path, codes=0), "no usable orientation in the header"),
         (lambda path: image(path, values=np.zeros((4, 4, 4, 2), np.float32)), "4D image where one 3D volume"),
-        (lambda path: image(path, values=np.ones((20, 24, 22), np.float32)), "all voxels are alike"),
-        (lambda path: image(path, values=np.full((20, 24, 22), np.nan, np.float32)), "alike or not numbers"),
+        (lambda path: image(path, values=np.ones((20, 24, 22), np.float32)), "every voxel is 1"),
+        (lambda path: image(path, values=np.full((20, 24, 22), np.nan, np.float32)), "voxels are NaN or infinite"),
+        (lambda path: image(path, values=np.arange(-1e4, 560, dtype=np.float32).reshape(20, 24, 22)), "are negative"),
+        (lambda path: image(path, np.diag([0.8, 0.8, 0.8, 1.0])), "covers only 16 x 19 x 18 mm, less than a brain"),
         (lambda path: image(path.with_name("sub-1_space-MNI305_T1w.nii.gz")), "in another space"),
     ],
 )

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -254,6 +255,22 @@ def geometry_problem(header: Any) -> str | None:
     if header.get_data_dtype().fields is not None or header.get_data_dtype().kind not in "iuf":
         return f"voxels are not plain numbers: data type {header.get_data_dtype()}"
     return None
+
+
+MIN_EXTENT_MM = 80.0
+"""An adult brain is longer along every axis."""
+
+
+def extent_problem(affine: np.ndarray, shape: Sequence[int]) -> str | None:
+    """Why an image is too small to hold a brain; None if it may hold one.
+
+    >>> extent_problem(np.diag([0.1, 0.1, 0.1, 1.0]), (256, 256, 180))
+    'covers only 26 x 26 x 18 mm, less than a brain; is the voxel size right?'
+    """
+    extent = np.linalg.norm(affine[:3, :3], axis=0) * shape[:3]
+    if np.all(extent >= MIN_EXTENT_MM):
+        return None
+    return f"covers only {by(np.round(extent))} mm, less than a brain; is the voxel size right?"
 
 
 def thickness_problem(affine: np.ndarray, max_voxel_mm: float) -> str | None:

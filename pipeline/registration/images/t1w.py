@@ -17,21 +17,18 @@ import numpy as np
 from nibabel.openers import ImageOpener
 
 from heatlas.atlases.spaces import UNREADABLE, Grid
+from heatlas.pipeline.cohort.images.content import AGAIN, require_grey_values
 from heatlas.pipeline.cohort.images.headers import (
     MAX_VOXELS,
     Orientation,
     by,
     choose_orientation,
+    extent_problem,
     is_compressed,
     kind_of,
     read_raw_header,
 )
 from heatlas.pipeline.run.errors import BadInputError
-
-MIN_EXTENT_MM = 80.0
-"""An adult brain is longer along every axis."""
-MIN_GREY_VALUES = 16
-"""With fewer values the file is a mask or a label image, not a scan."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +55,10 @@ def load_t1w(path: Path) -> T1wImage:
             f"{path}: stores {header.get_data_dtype()} values, not grey values. Export the scan as a plain image."
         )
     orientation = voxel_to_world(header, path)
-    extent = np.linalg.norm(orientation.affine[:3, :3], axis=0) * shape
-    if np.any(extent < MIN_EXTENT_MM):
-        raise BadInputError(
-            f"{path}: covers only {by(np.round(extent))} mm, less than a brain. Give a scan of the whole head."
-        )
+    if problem := extent_problem(orientation.affine, shape):
+        raise BadInputError(f"{path}: {problem} Give a scan of the whole head.")
     data = _read_values(image, path).reshape(shape)
-    _check_values(data, path)
+    require_grey_values(data, path)
     return T1wImage(path, data, orientation.affine, str(orientation))
 
 
@@ -102,11 +96,8 @@ def _open(path: Path) -> tuple[Any, Any]:
         with ImageOpener(str(image.file_map.get("header", image.file_map["image"]).filename)) as handle:
             header = header_class.from_fileobj(handle, check=False)
     except UNREADABLE as error:
-        raise BadInputError(f"{path}: not a readable {kind_of(path)} image ({_first_line(error)}). {_AGAIN}") from error
+        raise BadInputError(f"{path}: not a readable {kind_of(path)} image ({_first_line(error)}). {AGAIN}") from error
     return image, header
-
-
-_AGAIN = "Download or convert the scan again."
 
 
 def _spatial_shape(shape: tuple[int, ...], path: Path) -> tuple[int, int, int]:
@@ -117,7 +108,7 @@ def _spatial_shape(shape: tuple[int, ...], path: Path) -> tuple[int, int, int]:
             "repeats, or pick one)."
         )
     if min(spatial) < 2 or np.prod(spatial, dtype=np.int64) > MAX_VOXELS:
-        raise BadInputError(f"{path}: shape {by(shape)} cannot be a scan of a head. {_AGAIN}")
+        raise BadInputError(f"{path}: shape {by(shape)} cannot be a scan of a head. {AGAIN}")
     return spatial  # type: ignore[return-value]
 
 
@@ -132,24 +123,7 @@ def _read_values(image: Any, path: Path) -> np.ndarray:
                     pass
         return values
     except UNREADABLE as error:
-        raise BadInputError(f"{path}: truncated or damaged image data ({_first_line(error)}). {_AGAIN}") from error
-
-
-def _check_values(data: np.ndarray, path: Path) -> None:
-    finite = np.isfinite(data)
-    if not finite.all():
-        raise BadInputError(
-            f"{path}: {data.size - int(finite.sum())} voxels are NaN or infinite. Set them to 0 or export again."
-        )
-    low, high = data.min(), data.max()
-    if low == high:
-        raise BadInputError(f"{path}: every voxel is {low:g}; the image is empty. {_AGAIN}")
-    # A sparse sample suffices for nearly every scan; all values are counted only if it has few.
-    if np.unique(data.ravel()[::97]).size < MIN_GREY_VALUES and np.unique(data).size < MIN_GREY_VALUES:
-        raise BadInputError(
-            f"{path}: holds fewer than {MIN_GREY_VALUES} different values, so it is a mask or label image. Give the "
-            "scan itself."
-        )
+        raise BadInputError(f"{path}: truncated or damaged image data ({_first_line(error)}). {AGAIN}") from error
 
 
 def _first_line(error: Exception) -> str:

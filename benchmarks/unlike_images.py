@@ -1,0 +1,135 @@
+"""Is an image that is not what it seems said to be so? What `heatlas apply` says of one image of each of many kinds.
+
+    python benchmarks/unlike_images.py ../shared/data OUT --page docs/benchmarks/unlike_images.md
+
+OUT gets images and answers; a kind with an answer is not repeated, ``--only`` names kinds, and
+``--draw 2`` makes them of other people. An image is said to be
+unlike if it is refused in one line with nothing written, or if a measure of ``likeness.tsv`` that fits what is wrong
+with it is unlike. Images are made by `unlike_kinds`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from harness import arguments_of, kept_rows, replaced, show_page, table
+from unlike_kinds import BYTE, CONTROLS, KINDS, LEARNED, NETWORK, NEWER, Data, Kind, Picture
+
+from heatlas.workflows.command_line import main
+
+REFUSED = 65
+METHOD = "gradient"
+NO_NAME = r"(heatlas: )?(/\S*/)+"
+COLUMNS = ("kind", "said", "measures", "written")
+
+
+def made(kind: Kind, data: Data, folder: Path) -> Path:
+    """The image of a kind; it is alone in its folder, since what stands beside an image may belong to it."""
+    folder = folder / kind.name
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        picture = kind.make(data, folder / f"{kind.name}.nii.gz")
+        if isinstance(picture, Picture):
+            picture.write(folder / f"{kind.name}.nii.gz")
+    return next(folder.iterdir())
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def exported(folder: Path, change: str = "") -> Path:
+    """A copy of the export in which one method makes maps, which take longest and decide nothing here.
+
+    `change`: what is not as exported.
+    """
+    if folder.is_dir():
+        return folder
+    shutil.copytree(NETWORK, folder)
+    config, facts = folder / "configs/config.toml", folder / "configs/metadata.json"
+    before = digest_of(config)
+    config.write_text(re.sub(r"(?m)^methods = .*", f'methods = ["{METHOD}"]', config.read_text()))
+    text = facts.read_text().replace(before, digest_of(config))
+    if change == NEWER:
+        text = re.sub(r'("format": )(\d+)', lambda found: f"{found[1]}{int(found[2]) + 1}", text)
+    facts.write_text(text)
+    if change == BYTE:
+        weights = folder / "models/fold-0/model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[len(content) // 2] ^= 1
+        weights.write_bytes(bytes(content))
+    return folder
+
+
+def answer(kind: Kind, image: Path, out: Path, network: Path) -> dict[str, object]:
+    """What the command says of an image: its refusal, or the measures in which it is unlike, the farthest first."""
+    shutil.rmtree(out, ignore_errors=True)
+    words = ["apply", network, image, out, "--n-procs", 1, *["--new-people"] * (kind.name != LEARNED)]
+    said = io.StringIO()
+    with redirect_stderr(said), redirect_stdout(io.StringIO()):
+        code = main([*map(str, words), "--stop-after", "attribution"])
+    if code:
+        line = (said.getvalue().strip() or "nothing").splitlines()[-1]
+        if "every unit failed" in line:  # the reason is in a table
+            line += f" {pd.read_csv(next(out.rglob('failures.tsv')), sep=chr(9))['message'][0]}"
+        written = out.is_dir() and any(out.iterdir())
+        return {"said": f"{code}: {re.sub(NO_NAME, '', line)}", "measures": "", "written": written}
+    rows = pd.read_csv(out / "group" / "likeness.tsv", sep="\t")
+    unlike = rows[rows["verdict"] == "unlike"].sort_values("distance", ascending=False)
+    measures = ",".join(f"{name} {far:.1f}" for name, far in zip(unlike["measure"], unlike["distance"], strict=True))
+    return {"said": "unlike" if measures else "alike", "measures": measures, "written": True}
+
+
+def verdict(kind: Kind, row: Mapping[str, Any]) -> str:
+    said = str(row["said"])
+    if not kind.fits:
+        return "right" if said == "alike" else "false alarm"
+    if said == "alike":
+        return "missed"
+    found = str(row["measures"]) if said == "unlike" else said
+    if said[0].isdigit() and not said.startswith(str(REFUSED)):
+        return "missed"
+    late = " but late" if said[0].isdigit() and row["written"] else ""
+    return ("right" if any(word in found for word in kind.fits) else "other reason") + late
+
+
+def lines_of(rows: pd.DataFrame) -> list[str]:
+    lines = []
+    for heading, kinds in (("image", KINDS), ("ordinary image", CONTROLS)):
+        found = rows.set_index("kind")
+        cells = []
+        for kind in kinds:
+            if kind.name in found.index:
+                row = dict(found.loc[kind.name].fillna(""))
+                said = row["measures"].replace(",", ", ") or row["said"].removeprefix(f"{REFUSED}: ")
+                cells.append((kind.words, said.replace("|", "/"), verdict(kind, row)))
+        lines += [*table([heading, f"said of it ({len(cells)})", "verdict"], cells), ""]
+        print(pd.Series([cell[2] for cell in cells], dtype=str).value_counts().to_dict())
+    return lines
+
+
+def measure() -> None:
+    given = arguments_of(__doc__, "folder out --only --page", folder={"type": Path}, draw=1)
+    data, answers = Data(given.folder.resolve(), given.draw), given.out / "answers.tsv"
+    for kind in [*KINDS, *CONTROLS]:
+        wanted = kind.name in given.only if given.only else kind.name not in set(kept_rows(answers, COLUMNS)["kind"])
+        if wanted:
+            image = made(kind, data, given.out / "images")
+            change = kind.name if kind.name in (BYTE, NEWER) else ""
+            networks, out = exported(given.out / f"networks{change}", change), given.out / "answers" / kind.name
+            row = {"kind": kind.name, **answer(kind, image, out, networks)}
+            replaced(pd.DataFrame([row]), answers, ["kind"])
+            print(*row.values(), flush=True)
+    show_page("\n".join(lines_of(kept_rows(answers, COLUMNS))), given.page, "Images that are not what they seem")
+
+
+if __name__ == "__main__":
+    measure()
