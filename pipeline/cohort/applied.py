@@ -112,6 +112,42 @@ def _require_voxels(path: Path) -> None:
         ) from error
     if not np.isfinite(values).any() or np.nanmin(values) == np.nanmax(values):
         raise BadInputError(f"{path}: all voxels are alike or not numbers. Give a scan of a head.")
+    share = share_of_plateaus(values)
+    if share > MOST_PLATEAUS:
+        raise BadInputError(
+            f"{path}: a label map or a mask, since {share:.0%} of its neighbouring voxels hold the same whole number. "
+            "Give the scan that it was made from."
+        )
+
+
+MOST_PLATEAUS = 0.6
+"""Share of equal neighbours above which whole numbers are labels; scans of 8 bits have less than a fifth, atlases at 4 mm 72 %."""
+
+
+def share_of_plateaus(values: np.ndarray) -> float:
+    """Share of neighbouring voxels, besides the background, that hold the same value; 0 unless all are whole numbers.
+
+    Background is the most frequent value. Every fourth slice is looked at, which takes a quarter of a second.
+
+    Examples
+    --------
+    >>> labels = np.kron([[[0], [0], [0]], [[1], [2], [0]]], np.ones((4, 4, 4)))
+    >>> round(share_of_plateaus(labels), 2), share_of_plateaus(labels / 3)
+    (0.92, 0.0)
+    >>> share_of_plateaus(np.arange(64).reshape(4, 4, 4))
+    0.0
+    """
+    few = np.asarray(values)[:, :, ::4]
+    few = np.where(np.isfinite(few), few, 0)
+    if (few != np.rint(few)).any():
+        return 0.0
+    found, counts = np.unique(few, return_counts=True)
+    inside = few != found[counts.argmax()]
+    alike = pairs = 0
+    for former, latter in ((np.s_[:-1], np.s_[1:]), (np.s_[:, :-1], np.s_[:, 1:])):
+        both = inside[former] & inside[latter]
+        alike, pairs = alike + int((few[former] == few[latter])[both].sum()), pairs + int(both.sum())
+    return alike / pairs if pairs else 0.0
 
 
 def _n_people(cohort: InputCohort, config: CohortConfig) -> dict[str, int]:
