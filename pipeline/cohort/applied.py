@@ -121,7 +121,7 @@ def _require_voxels(path: Path) -> None:
 
 
 MOST_PLATEAUS = 0.6
-"""Share of equal neighbours above which whole numbers are labels; scans of 8 bits have less than a fifth, atlases at 4 mm 72 %."""
+"""Share of equal neighbours above which whole numbers are labels; 8-bit scans have a fifth or less."""
 
 
 def share_of_plateaus(values: np.ndarray) -> float:

