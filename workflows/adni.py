@@ -145,7 +145,8 @@ def _made_ready(config: Config, cohort: InputCohort, stages: Sequence[str], last
         if last is not None:
             last.require_scans(config, cohort.table.kept)
     except HeatlasError as error:
-        print(describe_cohort(cohort, config.cohort, str(error)))
+        if cohort.layout != "image":  # of one image the error says it all
+            print(describe_cohort(cohort, config.cohort, str(error)))
         raise
     return ready
 

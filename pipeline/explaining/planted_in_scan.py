@@ -290,8 +290,9 @@ def _answers(task: ScanToExplain, asked: Explanation, volumes: NDArray[np.float3
 def write_planted(work: Work, jobs: Sequence[Job]) -> bool:
     """Write ``planted_in_scan.tsv`` of explained scans; True if it was made.
 
-    `jobs`: of explained scans; those of `explain_scan` hold all that is asked. A single scan that networks of another run are applied to
-    loses a tenth of each hippocampus, if the atlas has it, and all scans lose the regions of ``attribution.plant``.
+    `jobs`: of explained scans; those of `explain_scan` hold all that is asked. A single scan that networks of another
+    run are applied to loses a tenth of each hippocampus, if the atlas has it, and all scans lose the regions of
+    ``attribution.plant``.
     """
     layout, config, names = work.layout, work.config, work.config.attribution.plant
     atlas = find_atlas(config.regions.atlas)

@@ -35,9 +35,9 @@ class BadInputError(HeatlasError):
 
 
 class MissingDataError(HeatlasError):
-    """A file that an installed package should contain is missing or altered."""
+    """A template, or a file that an installed package should contain, is missing or altered."""
 
-    exit_code = EXIT_USAGE
+    exit_code = EXIT_BAD_INPUT
 
 
 class ResumableError(HeatlasError):

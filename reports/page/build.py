@@ -46,7 +46,8 @@ from heatlas.reports.frame.pages import (
 )
 from heatlas.reports.page.parts import FinishedSection, make_parts, report_json
 from heatlas.reports.page.sections import QUESTIONS, find_cautions, missing_stages, sections_of
-from heatlas.reports.people.likeness import SCAN_REPORT, scan_report, why_unlike
+from heatlas.reports.people.likeness import why_unlike
+from heatlas.reports.people.scan_report import SCAN_REPORT, scan_report
 from heatlas.reports.questions.question import Caution
 from heatlas.reports.viewer.component import shared_data
 from heatlas.reports.words.numbers import is_missing, listing, shortened
@@ -159,7 +160,8 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
         write_text(layout.root / SCAN_REPORT, of_one_scan)
     page_of = {section.id: section.page.file for section in QUESTIONS}
     facts = [(page_of[section.id], section.facts) for section in made.sections]
-    write_text(layout.root / JSON, report_json(shortened(material.run.config.report.title), summary, cautions, facts))
+    title, withheld = shortened(material.run.config.report.title), why_unlike(material.run)
+    write_text(layout.root / JSON, report_json(title, summary, cautions, facts, withheld))
     said = tuple(dict.fromkeys([*material.run.unreadable.values(), *faults.said]))
     for fault in said:
         log.warning("%s", fault)

@@ -239,12 +239,20 @@ def table_of(table: PageTable) -> dict[str, Any]:
 
 
 def report_json(
-    title: str, summary: Summary, cautions: Sequence[Caution], sections: Sequence[tuple[str, Mapping[str, Any]]]
+    title: str,
+    summary: Summary,
+    cautions: Sequence[Caution],
+    sections: Sequence[tuple[str, Mapping[str, Any]]],
+    withheld: str = "",
 ) -> str:
-    """Text of ``report.json``; `sections`: the page of each section and what it says."""
+    """Text of ``report.json``; `sections`: the page of each section and what it says.
+
+    `withheld`: why the pages fold what the networks say, where they do.
+    """
     content = {
         "report_version": VERSION,
         "title": title,
+        **({"unlike": withheld} if withheld else {}),
         **asdict(summary),
         "cautions": [asdict(one) for one in cautions],
         "sections": [{"page": page, **section} for page, section in sections],

@@ -1,4 +1,4 @@
-"""Whether scans are like those that the networks of another run learned from, and the one file about one scan.
+"""Whether scans are like those that the networks of another run learned from.
 
 A scan that is unlike is said to be so before anything else, and the answer of the networks is folded
 (`pipeline.registration.quality.likeness` holds the measures and the rule).
@@ -12,32 +12,22 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.registration.quality.likeness import AS_FAR, FARTHEST, LIKENESS
-from heatlas.reports.figures.gallery import Picture, inlined, shown_in
-from heatlas.reports.figures.portraits import MAPS
-from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
-from heatlas.reports.frame.pages import Frame, render
+from heatlas.reports.frame.pages import in_two
 from heatlas.reports.frame.tables import page_table, worded_columns
-from heatlas.reports.people.planted import planted_in
-from heatlas.reports.people.regions import evidence_sentences
-from heatlas.reports.questions.predictions import APPLIED
-from heatlas.reports.questions.question import Question
-from heatlas.reports.read.people import ParticipantRecords
+from heatlas.reports.questions.question import Caution, Question
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import NEGATIVE, POSITIVE, ScoreRow, draw_fingerprint
-from heatlas.reports.words.numbers import count, fixed, listing, mid_sentence, number
+from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
-SCAN_REPORT = "scan_report.html"
-"""Everything about one scan in one file, without a name, to be sent or printed."""
 _MEASURES = {measure.column: measure for measure in LIKENESS}
 _UNLIKE = "unlike"
 
 
-def _rows(run: RunRecord, scans: Sequence[str] | None = None) -> pd.DataFrame:
+def rows_of_scans(run: RunRecord, scans: Sequence[str] | None = None) -> pd.DataFrame:
     """Rows of ``likeness.tsv``; of some scans only, where they are given."""
     if not run.has("likeness"):
         return pd.DataFrame(columns=["scan_id", "measure", "distance", "verdict"])
@@ -45,9 +35,15 @@ def _rows(run: RunRecord, scans: Sequence[str] | None = None) -> pd.DataFrame:
     return table if scans is None else table[table["scan_id"].astype(str).isin([str(scan) for scan in scans])]
 
 
+def unlike_scans(run: RunRecord) -> set[str]:
+    """Scans that are unlike those that the networks learned from, by their ids."""
+    rows = rows_of_scans(run)
+    return set(rows.loc[rows["verdict"] == _UNLIKE, "scan_id"].astype(str))
+
+
 def why_unlike(run: RunRecord, scans: Sequence[str] | None = None) -> str:
     """Which scans are unlike those that the networks learned from, and why, in plain words; empty where none is."""
-    rows = _rows(run, scans)
+    rows = rows_of_scans(run, scans)
     unlike = rows[rows["verdict"] == _UNLIKE]
     if unlike.empty:
         return ""
@@ -58,6 +54,12 @@ def why_unlike(run: RunRecord, scans: Sequence[str] | None = None) -> str:
         return WORDS.say("one", reasons=". ".join(reasons))
     names = listing([mid_sentence(WORDS.all["short"][str(name)]) for name in first["measure"]])
     return WORDS.say("several", scans=people, every=every, names=names)
+
+
+def unlike_caution(run: RunRecord, scan: str) -> list[Caution]:
+    """The same of one scan, for a page that shows its map."""
+    first, rest = in_two(why_unlike(run, [scan]))
+    return [Caution("serious", first, rest)] if first else []
 
 
 def _reason(row: Mapping[Any, Any]) -> str:
@@ -95,7 +97,7 @@ def _likeness_table(rows: pd.DataFrame) -> Any:
 
 
 def draw_likeness(material: Material) -> Mapping[str, Any]:
-    rows = _rows(material.run)
+    rows = rows_of_scans(material.run)
     one = len(set(rows["scan_id"])) == 1
     unlike = rows[rows["verdict"] == _UNLIKE]
     shown = rows if one else rows[rows["scan_id"].isin(unlike["scan_id"])]
@@ -111,29 +113,3 @@ def draw_likeness(material: Material) -> Mapping[str, Any]:
 LIKENESS_QUESTION = Question.read(
     WORDS, "likeness", draw=draw_likeness, applies=lambda run: run.without_labels and run.has("likeness")
 )
-
-
-def scan_report(material: Material) -> str | None:
-    """The file about one scan, as HTML with everything inside; None where there are several, or no prediction."""
-    run = material.run
-    if not run.without_labels or not run.has("predictions_applied") or len(run.tables["predictions_applied"]) != 1:
-        return None
-    visits = ParticipantRecords(run).visits
-    visits = visits[visits["scan_id"].isin(run.tables["predictions_applied"]["scan_id"])]
-    if len(visits) != 1:
-        return None
-    row = visits.iloc[0].to_dict()
-    content, rows = material.picture(run.files_of(row).portrait), _rows(run, [str(row["scan_id"])])
-    answer = APPLIED.headline.answer(run) if APPLIED.headline else None
-    evidence = [sentence.replace(f"Scan {row['scan_id']}: the", "The") for sentence in evidence_sentences(run, visits)]
-    title = map_title((shown_in(content, MAPS) or run.main_maps)[0]) if content else ""
-    picture = None if content is None else Picture(
-        "", inlined(content, "png"), f"{title} on slices of the scan.",
-        WORDS.say("picture", title=title, words=run.task.words, SMOOTHED_MM=SMOOTHED_MM), 0,
-    )  # fmt: skip
-    return render(
-        "scan_report.html.j2", Frame("One scan", [], of_a_run=False), answer=answer, evidence=evidence,
-        picture=picture, withheld=why_unlike(run, [str(row["scan_id"])]), chart=likeness_chart(rows),
-        caption=WORDS.say("chart_caption"), networks=count(len(run.models), "network"), positive=run.positive,
-        checked=len(rows), planted=planted_in(run, [str(row["scan_id"])]),
-    )  # fmt: skip

@@ -117,6 +117,48 @@ def evidence_sentences(run: RunRecord, visits: pd.DataFrame) -> list[str]:
     return found
 
 
+LARGEST = 5
+"""Regions of either sign with their own line among the parts of a scan's evidence."""
+
+
+@dataclass(frozen=True)
+class EvidenceParts:
+    """Evidence of one scan in parts that add up as they are written, with two decimals.
+
+    `pro`, `contra`: regions with the largest parts of either sign. `rest`: of all else, among it `error` of the sum.
+    `above`: their sum, by which the scan lies above the mean of its `controls`, which are `n` people.
+    """
+
+    pro: Mapping[str, float]
+    contra: Mapping[str, float]
+    rest: float
+    error: float
+    above: float
+    controls: float
+    n: int
+
+    @property
+    def evidence(self) -> float:
+        return self.above + self.controls
+
+
+def evidence_parts(run: RunRecord, scan: str) -> EvidenceParts | None:
+    """The parts of a scan's evidence; None where the leading map has no unit in which regions add up."""
+    accounts = [
+        table for name in ("evidence", "evidence_applied") if scan in (table := _of_leading_map(run, name)).index
+    ]
+    if not run.leads_with_evidence or not accounts or scan not in regions_of_scans(run):
+        return None
+    account, parts = accounts[0].loc[scan], regions_of_scans(run)[scan].values.round(2)
+    parts.index = parts.index.astype(str)
+    ranked = parts[parts != 0].sort_values(key=lambda values: -values.abs(), kind="stable")
+    pro, contra = ranked[ranked > 0].head(LARGEST), ranked[ranked < 0].head(LARGEST)
+    controls = round(float(account["reference_evidence"]), 2)
+    above = round(float(account["evidence"]), 2) - controls
+    rest, error = above - float(pro.sum() + contra.sum()), -float(account["completeness_error"])
+    return EvidenceParts(pro.to_dict(), contra.to_dict(), rest, error, above, controls, int(account["n_reference"]))
+
+
 def _of_leading_map(run: RunRecord, table: str) -> pd.DataFrame:
     """Rows of the leading map by scan."""
     if not run.has(table):

@@ -45,6 +45,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.overviews import FLICKER
 from heatlas.reports.frame.pages import INDEX, PARTICIPANTS, TEMPLATES, Component, Frame, participant_file, render
 from heatlas.reports.frame.tables import Column, PageTable, numeric, page_table
+from heatlas.reports.people.likeness import unlike_caution
 from heatlas.reports.people.regions import ScanRegions, cautions_of_maps, measure_of, regions_of_scans
 from heatlas.reports.questions.findings import small_regions
 from heatlas.reports.questions.question import Caution
@@ -95,7 +96,7 @@ def draw_scans(run: RunRecord, executor: Executor) -> list[Outcome]:
         values = {str(group): float(value) for group, value in shown.values.items()}
         coloured = RegionColours(title, region_unit, values, shown.named)
         made_from = _made_from(run, files, [files.image, *map(files.relevance_map, units)])
-        cautions = cautions_of_maps(run, shown.named)
+        cautions = [*unlike_caution(run, scan_id), *cautions_of_maps(run, shown.named)]
         said = [(one.level, one.title, one.text) for one in cautions]
         parameters = [resolution, atlas, units, asdict(coloured), SMOOTHED_MM, looks, said]
         key = unit_key(made_from, parameters, draw_portrait, scan_page)

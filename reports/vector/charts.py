@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -97,30 +98,47 @@ LIMIT = 6.0
 
 
 def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title: str, middle: str = "mean") -> Markup:
-    """A person's regions against the distribution of controls.
+    """A person's regions against the distribution of controls; names above the points where the page is narrow.
 
     `look`: of the person's points. `controls`: who the controls are, with n. `middle`: what 0 is of them.
     """
-    left, right, height, top = 210, 66, 22, 8
-    drawing = Drawing(640, top + height * len(rows) + 44, title)
+    of_axis = f"standard deviations from the {middle} of {controls}"
+    on_phone = textwrap.wrap(of_axis, 52)
+    top, beside, above = 8, 22, 36
+    wide = Drawing(640, top + beside * len(rows) + 44, title, "screen")
+    narrow = Drawing(340, top + above * len(rows) + 26 + 18 * len(on_phone), title, "phone")
+    for drawing, left, height in ((wide, 210, beside), (narrow, 8, above)):
+        right, bottom = drawing.width - 66, top + height * len(rows)
+        axis = _fingerprint_axis(rows, left, right)
+        drawing.value_axis(axis, top, bottom, of_axis if drawing is wide else "")
+        drawing.line(axis(0), top, axis(0), bottom, SOFT)
+        for place, row in enumerate(rows):
+            y = top + height * (place + 0.5) + (8 if drawing is narrow else 0)
+            if drawing is wide:
+                drawing.text(left - 8, y + 4, fitted(row.name, left - 14), "end", link=row.link)
+            else:
+                drawing.text(0, y - 12, fitted(row.name, drawing.width - 10), link=row.link)
+            _score(drawing, axis, row, y, look)
+            drawing.text(right + 10, y + 4, f"{fixed(row.score, 1)}{_off(row.score, axis)}", size=11)
+    for line, words in enumerate(on_phone):
+        narrow.text(0, narrow.height - 18 * (len(on_phone) - line) + 8, words, fill=SOFT)
+    return wide.html + narrow.html
+
+
+def _fingerprint_axis(rows: Sequence[ScoreRow], left: float, right: float) -> Axis:
     ends = [0.0, *(row.score for row in rows), *(end for row in rows for end in row.band or ())]
-    lowest, highest = min(ends), max(ends)
-    axis = Axis(max(lowest - 0.3, -LIMIT), min(max(highest + 0.3, 2.0), LIMIT), left, drawing.width - right)
-    bottom = top + height * len(rows)
-    drawing.value_axis(axis, top, bottom, f"standard deviations from the {middle} of {controls}")
-    drawing.line(axis(0), top, axis(0), bottom, SOFT)
-    for place, row in enumerate(rows):
-        y = top + height * (place + 0.5)
-        drawing.text(left - 8, y + 4, fitted(row.name, left - 14), "end", link=row.link)
-        if row.band is not None:
-            low, first, third, high = row.band
-            drawing.line(axis(low), y, axis(high), y, "#8a96a3", 1.5)
-            drawing.box(axis(first), y - 5, axis(third) - axis(first), 10, "#c9d2dc", "#8a96a3", 2)
-        beyond = row.score > axis.high or row.score < axis.low
-        hint = f"{row.name}: {row.value}, {fixed(row.score)} standard deviations"
-        drawing.mark(axis(row.score), y, "triangle" if beyond else look.shape, look.colour, 5, 1, hint)
-        drawing.text(drawing.width - right + 10, y + 4, f"{fixed(row.score, 1)}{_off(row.score, axis)}", size=11)
-    return drawing.html
+    return Axis(max(min(ends) - 0.3, -LIMIT), min(max(max(ends) + 0.3, 2.0), LIMIT), left, right)
+
+
+def _score(drawing: Drawing, axis: Axis, row: ScoreRow, y: float, look: Look) -> None:
+    """A person's point over the controls' own."""
+    if row.band is not None:
+        low, first, third, high = row.band
+        drawing.line(axis(low), y, axis(high), y, "#8a96a3", 1.5)
+        drawing.box(axis(first), y - 5, axis(third) - axis(first), 10, "#c9d2dc", "#8a96a3", 2)
+    beyond = row.score > axis.high or row.score < axis.low
+    hint = f"{row.name}: {row.value}, {fixed(row.score)} standard deviations"
+    drawing.mark(axis(row.score), y, "triangle" if beyond else look.shape, look.colour, 5, 1, hint)
 
 
 def _off(score: float, axis: Axis) -> str:

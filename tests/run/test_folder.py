@@ -217,6 +217,17 @@ def test_the_lock_says_who_holds_it_and_goes_however_the_work_ends(path):
     assert not path.exists()
 
 
+def test_a_folder_that_stays_empty_goes_with_its_lock_and_one_that_was_there_stays(path):
+    old, new = path.parent, RunLayout(path.parent / "new" / "run").lock
+    old.mkdir()
+    with run_lock(path), run_lock(new):
+        pass
+    assert not list(old.iterdir())
+    with run_lock(new):
+        (new.parent / "result").touch()
+    assert list(new.parent.iterdir()) == [new.parent / "result"]
+
+
 def test_a_second_program_is_refused_and_leaves_the_first_its_lock(path):
     code = (
         "import sys; from pathlib import Path; from heatlas.pipeline.run.layout.folder import run_lock\n"

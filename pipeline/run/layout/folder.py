@@ -16,7 +16,7 @@ import os
 import platform
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,7 +235,8 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
     """Hold the lock of a folder, which is created if needed, or those of people in it.
 
     The holder of the folder works there alone; holders of different people work side by side. Who begins makes its own
-    lock file first and then looks for those of others, so that of two that begin at once no one is overlooked.
+    lock file first and then looks for those of others, so that of two that begin at once no one is overlooked. Folders
+    that the holder of the folder created are removed if they are empty at the end, as after an input that is refused.
 
     `path`: the lock file. `people`: lock these (``sub-01``, once or more often) instead of the folder; each has a lock
     file of its own. Yields a line for the log if the lock of an ended process was replaced, else "". Raises
@@ -248,7 +249,8 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
     mine = json.dumps(holder) + "\n"
     with ExitStack() as held:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            new = [] if people else [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+            held.callback(_remove_empty, new)
             lines = []
             for file in [path.with_name(f"{path.name}.{person}") for person in dict.fromkeys(people)] or [path]:
                 lines.append("" if _create_lock(file, mine) else _replace_lock(file, mine))
@@ -262,6 +264,13 @@ def run_lock(path: Path, people: Sequence[str] = ()) -> Iterator[str]:
         except OSError as error:
             raise UsageError(f"{path.parent}: cannot write there ({error.strerror}).") from error
         yield next(filter(None, lines), "")
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, the innermost first, up to the first that holds something."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _release(file: Path, mine: str) -> None:
@@ -285,11 +294,14 @@ def require_no_links_out(root: Path) -> None:
 
 
 def _create_lock(path: Path, text: str) -> bool:
-    """Create the file unless it exists; returns whether it was created."""
+    """Create the file, and its folder if needed, unless it exists; returns whether it was created."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
+    except FileNotFoundError:  # who was refused has just removed the empty folder
+        return _create_lock(path, text)
     try:
         os.write(handle, text.encode())
     finally:

@@ -17,6 +17,7 @@ from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark, worded_columns
+from heatlas.reports.people.likeness import unlike_scans
 from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import PREDICTIONS_OF, TABLES
@@ -208,18 +209,20 @@ def build_participants(material: Material) -> Mapping[str, Any]:
     if not material.shows_people:
         return {"table": None, "left_out": True}
     run = material.run
-    visits = ParticipantRecords(run).visits
-    rows = []
+    visits, unlike, rows = ParticipantRecords(run).visits, unlike_scans(run), []
     for participant, scans in visits.groupby("participant_id", sort=True):
         outcomes = [OUTCOME_NAMES[str(name)] for name in dict.fromkeys(scans["outcome"].dropna())]
         folds = dict.fromkeys(str(fold).removesuffix(".0") for fold in scans["fold"] if not is_missing(fold))
+        withheld = scans["scan_id"].astype(str).isin(unlike)  # pages fold what the networks say of these
+        outcomes += ["unlike the training controls"] * bool(withheld.any())
+        answers = scans[["probability", "predicted"]].mask(withheld).apply(pd.to_numeric, errors="coerce").mean()
         rows.append({
             "participant_id": participant, "page": material.links.participant(participant), "scans": len(scans),
             "diagnosis": ", ".join(dict.fromkeys(scans["diagnosis"].dropna().astype(str))),
             "age": scans["age"].iloc[0], "sex": scans["sex"].iloc[0], "site": scans["site"].iloc[0],
-            "fold": ", ".join(folds) or None, "probability": pd.to_numeric(scans["probability"]).mean(),
+            "fold": ", ".join(folds) or None, "probability": answers["probability"],
             "outcome": ", ".join(outcomes) or None,
-            "predicted": None if run.task.classes else fixed(pd.to_numeric(scans["predicted"]).mean(), 1),
+            "predicted": None if run.task.classes or withheld.all() else fixed(answers["predicted"], 1),
         })  # fmt: skip
     title, hint = f"Probability of {run.positive}", "mean over scans"
     probability = [numeric("probability", title, lambda x: fixed(x, 3), hint)] * bool(run.task.classes)
