@@ -3,7 +3,6 @@
     OMP_NUM_THREADS=1 python benchmarks/growth.py stages --output docs/benchmarks/growth.md
     OMP_NUM_THREADS=1 python benchmarks/growth.py heatmaps --output docs/benchmarks/growth.md     # a quarter of an hour
     python benchmarks/growth.py registrations --cohort COHORT --output docs/benchmarks/growth.md  # five minutes
-    python benchmarks/growth.py cluster
 
 stages         One stage at a time on synthetic units and scans; one process, one thread, CPU seconds, best of three.
                "Memory" is that of arrays and, for scans kept on disk, the resident memory that the process gained.
@@ -14,8 +13,6 @@ heatmaps       The stage against the bare LRP engine, for one β and five. The s
 registrations  Of the cohort of `heatlas demo` at 2 mm, one thread each: by one run with one worker, by one with a
                worker for each core, and by as many runs at once as there are cores, which share nothing but memory and
                disk. Seconds of the clock from the first scan to the last, by the receipts.
-cluster        Largest memory of the command and of Parsl's interchange while units with arguments of 0.6 MB wait for
-               one worker; `--at-once` hands all to Parsl instead of few at a time (`pipeline.run.work.cluster`).
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import torch
-from harness import ROOT, arguments_of, line, show, table
+from harness import ROOT, arguments_of, show, table
 from timed import best_of, in_turns
 from training_rate import NETWORK, Cohort, written
 
@@ -56,7 +53,6 @@ from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.work import cluster
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.host import kept_memory
@@ -70,8 +66,6 @@ from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 SHAPE = (49, 58, 49)
 """The template at 4 mm."""
 CLASSES = ("CN", "AD")
-BYTES = 600_000
-"""Of the argument of a unit that waits."""
 
 
 def touch(outputs: dict[str, Path], number: int) -> None:
@@ -205,27 +199,6 @@ def rate(cohort: Path, folder: Path, groups: Sequence[Sequence[str]], workers: i
     return float(len(receipts) / (max(ends) - min(begins)))
 
 
-def pause(seconds: float, argument: tuple[int, bytes]) -> None:
-    time.sleep(seconds)
-
-
-def waiting(units: int, seconds: float) -> tuple[float, float]:
-    argument = os.urandom(BYTES)
-    most = [0.0, 0.0]
-    with tempfile.TemporaryDirectory() as folder, open_executor(1, "local", Path(folder, "parsl")) as executor:
-        before = psutil.Process().memory_info().rss
-        futures = [executor.submit(pause, 0.2, (n, argument)) for n in range(units)]
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            others = [child for child in psutil.Process().children() if "interchange" in " ".join(child.cmdline())]
-            now = psutil.Process().memory_info().rss - before, sum(child.memory_info().rss for child in others)
-            most = [max(pair) for pair in zip(most, now, strict=True)]
-            time.sleep(0.5)
-        for future in futures:
-            future.cancel()
-    return most[0] / 1e6, most[1] / 1e6
-
-
 def write(given: argparse.Namespace, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(title)
     show("\n".join(table(columns, rows, "---:")), given.output, title, "Growth")
@@ -270,16 +243,7 @@ def registrations(given: argparse.Namespace) -> None:
     write(given, "Registrations on the cores of one machine", columns, rows)
 
 
-def queued(given: argparse.Namespace) -> None:
-    if given.at_once:
-        cluster.SMALLEST_WINDOW, cluster.LARGE_BYTES = 10**9, 10**9
-    print(*table(["units waiting", "command, MB more", "interchange, MB"], rule="---:"), sep="\n")
-    for units in given.units:
-        command, interchange = waiting(units, given.seconds)
-        print(line(units, f"{command:.0f}", f"{interchange:.0f}"), flush=True)
-
-
-PARTS = {"stages": stages, "heatmaps": heatmaps, "registrations": registrations, "cluster": queued}
+PARTS = {"stages": stages, "heatmaps": heatmaps, "registrations": registrations}
 
 
 def main() -> None:
@@ -292,9 +256,6 @@ def main() -> None:
         most=(10_000, "scans of stages"),
         scans=(8, "of heatmaps"),
         people=(6, "of registrations, for each core"),
-        units=([100, 1000, 10_000], "of cluster"),
-        seconds=(20.0, "of cluster"),
-        at_once=(False, "hand all units to Parsl at once, with their arguments"),
     )
     torch.set_num_threads(1)
     PARTS[given.part](given)

@@ -22,7 +22,7 @@ STATISTICS = "Statistics: speed, error rates, power"
 """Headings of pages to which many commands write."""
 DIFFERENCE = ("people", "seeds", "mean (95 %)")
 """Columns of the cells of `across`."""
-FOLDERS = ("run", "out", "input", "cohort", "folder", "source", "answers", "table", "volumes")
+FOLDERS = ("run", "out", "input", "cohort", "source", "answers", "table", "volumes")
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **{name: {"type": Path} for name in FOLDERS},
     "runs": {"type": Path, "nargs": "+"},

@@ -60,7 +60,6 @@ STRUCTURES = {
 }
 CHOSEN_ON = ("sub-1003", "sub-1004", "sub-1005", "sub-1014", "sub-1128")
 """People on whom the parameters were chosen; they come last, and no mean in the tables counts them."""
-FLUID_SEEN_ON = ("sub-1006", "sub-1007", "sub-1122", "sub-1125")
 CODE = tuple(
     f"heatlas.pipeline.registration.{name}"
     for name in ("ants_transform", "bias_field", "jacobian", "resolution", "scan")

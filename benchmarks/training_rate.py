@@ -4,9 +4,6 @@
 files, and trains the same network by: one resident batch (no data are read), the trainer of Heatlas with its
 augmentation, MONAI's CacheDataset + DataLoader, and its ThreadDataLoader. Arms take turns; CPU seconds of the process,
 the best turn of each.
-
-``--bound`` compares a step at 1 mm with what its floating-point operations would take at the rate of a large matrix
-product, and with its convolutions alone, in the same run.
 """
 
 from __future__ import annotations
@@ -15,17 +12,15 @@ import resource
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import torch
-from harness import arguments_of, show_page, table, write_section
+from harness import arguments_of, show_page, table
 from monai.data import CacheDataset, DataLoader, ThreadDataLoader
-from timed import best_of, in_turns
+from timed import in_turns
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import load_template
@@ -134,64 +129,8 @@ def measured(scans: int, size: int, resolution: float, repeats: int) -> list[tup
     return [(name, spent[0], min(spent[1:])) for name, spent in seconds.items()]
 
 
-@kept_memory()
-def step_against_bounds(batch: int, repeats: int, resolution: float = 1.0) -> str:
-    """What a training step of random volumes takes, and what its operations would."""
-    torch.set_num_threads(1)
-    network = build_network(NETWORK, covering_box(load_template(resolution), NETWORK).shape, 2).train()
-    channels_last(network)
-    optimiser = torch.optim.Adam(network.parameters(), 1e-4)
-    volumes = torch.rand(batch, 1, *network.architecture.input_shape)
-    targets = torch.arange(batch) % 2
-    with FlopCounterMode(display=False) as counter:
-        step(network, optimiser, volumes, targets)
-    whole = best_of(lambda: step(network, optimiser, volumes, targets), repeats)
-    square = torch.rand(2048, 2048)
-    peak = 2 * 2048**3 / best_of(lambda: square @ square, 6)
-    convolutions: list[tuple[nn.Module, torch.Tensor]] = []
-    hooks = [
-        layer.register_forward_hook(lambda layer, given, _: convolutions.append((layer, given[0].detach())))
-        for layer in network.modules()
-        if isinstance(layer, nn.Conv3d)
-    ]
-    with torch.no_grad():
-        network(volumes)
-    for hook in hooks:
-        hook.remove()
-    alone = sum(best_of(partial(alone_twice, *one), repeats + 1) for one in convolutions)
-    flops = counter.get_total_flops()
-    return (
-        f"A step of {batch} scans of {' × '.join(map(str, volumes.shape[2:]))} voxels: {flops / 1e9:.0f} GFLOP in "
-        f"{whole:.2f} s. At the {peak / 1e9:.0f} GFLOP/s of a product of two 2048 × 2048 matrices they would take "
-        f"{flops / peak:.2f} s: **{whole * peak / flops:.1f} ×** the bound. The convolutions alone, forward and "
-        f"backward, take {alone:.2f} s, {alone * peak / flops:.1f} × the bound; the rest of a step are batch "
-        "normalisation, ReLU and pooling, which have few operations and read and write whole volumes."
-    )
-
-
-def alone_twice(layer: nn.Module, given: torch.Tensor) -> None:
-    """Forward and backward through a layer; the image itself needs no gradient."""
-    answer = layer(given.requires_grad_(given.shape[1] > 1))
-    answer.backward(torch.ones_like(answer))
-
-
 def main() -> None:
-    given = arguments_of(
-        __doc__,
-        "--repeats --output",
-        scans=8,
-        batch=4,
-        resolution=2.0,
-        bound=(False, "only the step at 1 mm against its bounds"),
-    )
-    heading = "Training from registered scans"
-    if given.bound:
-        said = step_against_bounds(given.batch, given.repeats)
-        print(said)
-        if given.output:
-            body = f"`python benchmarks/training_rate.py --bound --batch {given.batch}`, one thread.\n\n{said}"
-            write_section(given.output, "A step at 1 mm against its bounds", body, heading)
-        return
+    given = arguments_of(__doc__, "--repeats --output", scans=8, batch=4, resolution=2.0)
     found = measured(given.scans, given.batch, given.resolution, given.repeats)
     steps, bound = given.scans // given.batch, found[0][2]
     columns = [
@@ -203,7 +142,7 @@ def main() -> None:
     rows = [[name, f"{a / steps:.2f}", f"{b / steps:.2f}", f"**{100 * bound / b:.0f}**"] for name, a, b in found]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"Peak memory of the process, with the caches of both peers: {peak:.1f} GiB.")
-    show_page("\n".join(table(columns, rows, "---:")), given.output, heading)
+    show_page("\n".join(table(columns, rows, "---:")), given.output, "Training from registered scans")
 
 
 if __name__ == "__main__":

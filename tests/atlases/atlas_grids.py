@@ -1,7 +1,8 @@
-"""Grids that catch swapped axes: unequal sides, every orientation, oblique."""
+"""Grids that catch swapped axes: unequal sides, every orientation, oblique; and how large labels are on them."""
 
 import nibabel as nib
 import numpy as np
+from numpy.typing import NDArray
 
 from heatlas.atlases.spaces import Grid
 
@@ -37,3 +38,9 @@ def small_grid() -> Grid:
     affine = np.diag([2.0, 3.0, 1.5, 1.0])
     affine[:3, 3] = [-6.0, -12.0, -7.5]
     return Grid((7, 9, 11), affine)
+
+
+def label_volumes_mm3(labels: NDArray[np.integer], grid: Grid) -> dict[int, float]:
+    """Volume of each label that has a voxel, by number."""
+    numbers, counts = np.unique(labels[labels > 0], return_counts=True)
+    return {int(n): int(c) * grid.voxel_volume_mm3 for n, c in zip(numbers, counts, strict=True)}

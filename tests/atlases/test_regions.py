@@ -13,8 +13,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
-from atlas_grids import oblique, oriented
-from label_volumes import label_volumes_mm3
+from atlas_grids import label_volumes_mm3, oblique, oriented
 
 from heatlas.atlases.catalogue import atlas_names, find_atlas
 from heatlas.atlases.labels import load_atlas, mean_x_mm, read_labels

@@ -8,10 +8,9 @@ import pickle
 import nibabel as nib
 import numpy as np
 import pytest
-from atlas_grids import oblique, oriented, small_grid
+from atlas_grids import label_volumes_mm3, oblique, oriented, small_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from label_volumes import label_volumes_mm3
 from nilearn.image import resample_img
 
 from heatlas.atlases.spaces import TOLERANCE_MM, Box, Grid, require_same_grid, resample_labels, template_grid

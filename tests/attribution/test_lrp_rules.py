@@ -29,8 +29,18 @@ from lrp_rules_brute_force import (
 )
 from lrp_toys import CONVOLUTIONS, SHAPE, everywhere, staged, toy_network, toy_volumes
 from torch import Tensor, nn
-from zennit_oracle import stub_torchvision, zennit_lrp_beta
-from zennit_rules import FROZEN, MEANS, TARGET, bounds, cases, rules_network, rules_volume, zennit_map
+from zennit_oracle import (
+    FROZEN,
+    MEANS,
+    TARGET,
+    bounds,
+    cases,
+    rules_network,
+    rules_volume,
+    stub_torchvision,
+    zennit_lrp_beta,
+    zennit_map,
+)
 
 from heatlas.pipeline.attribution.graph.layers import Convolution
 from heatlas.pipeline.attribution.lrp.relevance import lrp
@@ -354,7 +364,7 @@ def require_close(ours: Tensor, theirs: Tensor, within: float = 1e-9) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_rules_equal_frozen_maps_of_zennit(name: str) -> None:
-    """Maps of zennit 0.5.1 in float64, stabiliser 1e-12; made by `zennit_rules.py`."""
+    """Maps of zennit 0.5.1 in float64, stabiliser 1e-12; made by `zennit_oracle.py`."""
     with np.load(FROZEN, allow_pickle=False) as frozen:
         arrays = {key: torch.from_numpy(frozen[key]) for key in frozen.files}
     net = rules_network()

@@ -302,12 +302,22 @@ def test_a_normalisation_computes_what_torch_does_and_adds_up(module):
     )
 
 
-def test_near_the_reference_the_multipliers_of_a_normalisation_are_its_gradient():
-    module, r, weights = nn.GroupNorm(2, 4).double(), drawn(1, 4, 2, 3, 5), drawn(1, 4, 2, 3, 5)
-    x = (r + 1e-6 * drawn(1, 4, 2, 3, 5)).requires_grad_()
-    (multiplier,) = torch.autograd.grad((weights * normalised(module, x, r)[0]).sum(), x)
+GROUP_NORM = nn.GroupNorm(2, 4).double()
+
+
+@pytest.mark.parametrize(
+    ("module", "with_reference", "shape", "step", "rtol", "atol"),
+    [
+        (GROUP_NORM, lambda x, r: normalised(GROUP_NORM, x, r)[0], (1, 4, 2, 3, 5), 1e-6, 1e-4, 1e-5),
+        (nn.Softmax(2), lambda x, r: softmax(x, r, 2)[0], (1, 3, 5), 1e-9, 1e-6, 1e-8),
+    ],
+)
+def test_near_the_reference_multipliers_are_gradients(module, with_reference, shape, step, rtol, atol):
+    r, weights = drawn(*shape), drawn(*shape)
+    x = (r + step * drawn(*shape)).requires_grad_()
+    (multiplier,) = torch.autograd.grad((weights * with_reference(x, r)).sum(), x)
     (gradient,) = torch.autograd.grad((weights * module(x)).sum(), x)
-    torch.testing.assert_close(multiplier, gradient, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(multiplier, gradient, rtol=rtol, atol=atol)
 
 
 class SqueezeExcite(nn.Module):
@@ -420,14 +430,6 @@ def test_a_softmax_computes_what_torch_does_and_adds_up():
     (weights * value).sum().backward()
     sums = (weights * (value - of_reference)).sum((1, 2)).detach()
     torch.testing.assert_close((x.grad * (x - r)).sum((1, 2)).detach(), sums)
-
-
-def test_near_the_reference_the_multipliers_of_a_softmax_are_its_gradient():
-    r, weights = drawn(1, 3, 5), drawn(1, 3, 5)
-    x = (r + 1e-9 * drawn(1, 3, 5)).requires_grad_()
-    (multiplier,) = torch.autograd.grad((weights * softmax(x, r, 2)[0]).sum(), x)
-    (gradient,) = torch.autograd.grad((weights * torch.softmax(x, 2)).sum(), x)
-    torch.testing.assert_close(multiplier, gradient, rtol=1e-6, atol=1e-8)
 
 
 def test_a_masked_score_has_no_multiplier():

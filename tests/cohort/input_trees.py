@@ -22,6 +22,12 @@ def image_bytes(shape: tuple[int, ...] = (7, 9, 11), dtype: type = np.int16) -> 
     return nib.Nifti1Image(np.ones(shape, dtype), np.diag([-1.0, 1, 1, 1])).to_bytes()
 
 
+def write_csv(path: Path, content: str, encoding: str = "utf-8") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode(encoding))
+    return path
+
+
 def _labelled(cohort: InputCohort) -> InputCohort:
     """The cohort, unless it cannot be labelled; raises as a run does."""
     if cohort.problem:

@@ -6,8 +6,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from adni_csv import write_csv
-from input_trees import AdniTree, image_bytes
+from input_trees import AdniTree, image_bytes, write_csv
 
 from heatlas.pipeline.cohort.adni.download import parse_image
 from heatlas.pipeline.cohort.adni.visit_tables import VisitRow, match_visit, newest_tables

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from adni_csv import write_csv
 from hypothesis import given
 from hypothesis import strategies as st
-from input_trees import AdniTree, BidsTree
+from input_trees import AdniTree, BidsTree, write_csv
 
 from heatlas.pipeline.cohort.adni.visit_tables import VisitRow
 from heatlas.pipeline.cohort.cells.values import Visit, month_session, visit_code, visit_of

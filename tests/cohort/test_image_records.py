@@ -12,8 +12,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from adni_csv import write_csv
-from input_trees import AdniTree, BidsTree, image_bytes
+from input_trees import AdniTree, BidsTree, image_bytes, write_csv
 from other_user import nobody
 
 from heatlas.pipeline.cohort.adni.image_tables import MAX_BYTES, ImageRecord, parse_image_xml, read_image_xmls

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from adni_csv import write_csv
-from input_trees import AdniTree, BidsTree, image_bytes
+from input_trees import AdniTree, BidsTree, image_bytes, write_csv
 
 from heatlas.pipeline.cohort.adni.download import CRITERIA, preference
 from heatlas.pipeline.cohort.adni.image_tables import ImageFacts, read_image_tables

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from code_caches import forget_code
 
 from heatlas.pipeline.run.work import digests
 from heatlas.pipeline.run.work.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
@@ -49,6 +49,15 @@ def test_canonical_json_of_records():
     assert canonical_json([Record(1, (0.5,)), {"y": 1, "x": None}]) == '[{"a": 1, "b": [0.5]}, {"x": null, "y": 1}]'
     with pytest.raises(TypeError):
         canonical_json(object())
+
+
+def forget_code() -> None:
+    """Code is read once per process; tests that write code forget what was read."""
+    importlib.invalidate_caches()
+    for cached in (digests.source_of, digests._root_of, digests.imported_modules):
+        cached.cache_clear()
+    digests._modules_digest.cache_clear()
+    digests._module_code.cache_clear()
 
 
 @pytest.fixture

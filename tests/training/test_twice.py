@@ -34,28 +34,25 @@ def require_gradients_of_torch(model, volumes):
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"stride": 2}, {"padding": 1}, {"stride": (2, 1, 3), "padding": (0, 1, 2)}, {"dilation": 2},
-     {"groups": 2, "padding": 2}, {"bias": False}, {"padding": "same"}, {"padding": 3}],
-)  # fmt: skip
-def test_convolutions_have_the_gradients_of_torch(settings):
-    torch.manual_seed(0)
-    first = nn.Conv3d(2, 4, 3, **settings)
-    model = nn.Sequential(first, nn.Tanh(), nn.Conv3d(4, 2, (2, 1, 2))).double()
-    volumes = torch.randn(3, 2, *SHAPE, dtype=torch.float64)
-    require_gradients_of_torch(model, volumes)
+OF_ONE_CHANNEL = [{}, {"padding": 1}, {"padding": (2, 0, 1)}, {"padding": 3}, {"stride": 2}, {"kernel_size": (1, 2, 3)}]
+OF_TWO = [
+    {}, {"stride": 2}, {"padding": 1}, {"stride": (2, 1, 3), "padding": (0, 1, 2)}, {"dilation": 2},
+    {"groups": 2, "padding": 2}, {"bias": False}, {"padding": "same"}, {"padding": 3},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize(
-    "settings", [{}, {"padding": 1}, {"padding": (2, 0, 1)}, {"padding": 3}, {"stride": 2}, {"kernel_size": (1, 2, 3)}]
+    ("channels", "settings", "layout"),
+    [
+        *((2, settings, torch.contiguous_format) for settings in OF_TWO),
+        *((1, own, layout) for own in OF_ONE_CHANNEL for layout in (torch.contiguous_format, torch.channels_last_3d)),
+    ],
 )
-def test_gradients_of_one_channel_are_those_of_torch(settings, layout):
+def test_convolutions_have_the_gradients_of_torch(channels, settings, layout):
     torch.manual_seed(5)
-    first = nn.Conv3d(1, 4, **{"kernel_size": 3, **settings})
-    model = nn.Sequential(first, nn.Tanh(), nn.Conv3d(4, 2, 2)).double().to(memory_format=layout)
-    volumes = torch.randn(3, 1, *SHAPE, dtype=torch.float64)
+    first = nn.Conv3d(channels, 4, **{"kernel_size": 3, **settings})
+    model = nn.Sequential(first, nn.Tanh(), nn.Conv3d(4, 2, (2, 1, 2))).double().to(memory_format=layout)
+    volumes = torch.randn(3, channels, *SHAPE, dtype=torch.float64)
     require_gradients_of_torch(model, volumes)
 
 

@@ -274,14 +274,21 @@ def test_a_path_that_fails_anywhere_is_named(monkeypatch, capsys, number):
     assert said.startswith(f"heatlas: /out/group/x.tsv: {os.strerror(getattr(errno, number))}. ")
 
 
-@pytest.mark.parametrize("number", ["ENOSPC", "EDQUOT"])
-def test_a_full_disk_is_no_defect(monkeypatch, capsys, number):
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OSError(errno.ENOSPC, "full", "/out/x"), 75, "no space left"),
+        (OSError(errno.EDQUOT, "full", "/out/x"), 75, "no space left"),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/out']"), 2, "set TMPDIR"),
+    ],
+)
+def test_a_full_disk_and_a_machine_without_a_temporary_folder_are_no_defect(monkeypatch, capsys, error, code, said):
     def fail(_arguments):
-        raise OSError(getattr(errno, number), "full", "/out/x")
+        raise error
 
     monkeypatch.setitem(sys.modules, "heatlas.workflows.check", SimpleNamespace(check_command=fail))
-    assert main(["check", "in"]) == 75
-    assert "no space left" in one_line(capsys.readouterr().err)
+    assert main(["check", "in"]) == code
+    assert said in one_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", [["report", "out"], ["run", "in", "out"], ["explain", "out", "--method", "lrp"]])
@@ -310,15 +317,6 @@ def test_a_file_that_grows_over_the_limit_is_no_defect(tmp_path, monkeypatch, ca
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 75
     assert "larger than 2,097,152 bytes here (ulimit -f); raise the limit and run" in one_line(capsys.readouterr().err)
-
-
-def test_a_machine_without_a_temporary_folder_is_no_defect(monkeypatch, capsys):
-    def fail(_arguments):
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/out']")
-
-    monkeypatch.setitem(sys.modules, "heatlas.workflows.check", SimpleNamespace(check_command=fail))
-    assert main(["check", "in"]) == 2
-    assert "set TMPDIR" in one_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", [["report", "{}"], ["run", "in", "{}"], ["check", "{}"]])
