@@ -155,7 +155,7 @@ def test_a_statistic_with_its_section_is_one_file_and_two_entries(tmp_path) -> N
     added(tmp_path, "pipeline/statistics/groups/toy.py", "statistic", {
         "pipeline/statistics/stage.py": {
             "from heatlas.pipeline.statistics.groups.fairness import fairness_tables": line,
-            '    Analysis("normative", normative_tables, NORMATIVE_TABLES),':
+            '    Analysis("normative", normative_tables, (*NORMATIVE_TABLES, W_ANSWERS_TABLE)),':
                 '    Analysis("toy", toy_table, (TOY_TABLE,)),',
         },
         "reports/questions/analyses.py": {

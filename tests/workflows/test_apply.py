@@ -18,6 +18,7 @@ from heatlas.pipeline.run.config.files import config_to_toml, read_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.comparison.external import EXTERNAL_CALIBRATION_TABLE, EXTERNAL_TABLE
+from heatlas.pipeline.statistics.normative.shared_norms import W_ANSWERS_TABLE
 from heatlas.pipeline.statistics.normative.w_scores import W_SCORES_TABLE
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.parts import finished_sections
@@ -100,6 +101,7 @@ def test_regions_are_scored_against_the_controls_of_the_run(folder, one) -> None
     assert "norm without age, sex" in own["note"]
     assert "mean over 2 networks" in own["note"]
     require_as_declared(one, W_SCORES_TABLE)
+    require_as_declared(one, W_ANSWERS_TABLE)
 
 
 def test_gain_divides_by_the_controls_of_the_run(folder, one) -> None:
