@@ -6,8 +6,8 @@ The features of a network are the input of its last layer. How they are compared
 fold is compared with its test part.
 
 *With people of all classes, each class counting the same.* A network learns to move patients away from controls. By the
-distance from controls alone everyone whom it calls a patient would be unlike, and the answer would be said twice. That
-classes need not be told apart to find what is unlike is the finding of Kamoi & Kobayashi (2020, arXiv:2003.00402).
+distance from controls alone everyone whom it calls a patient would be unlike, and the answer would be said twice. Kamoi
+& Kobayashi (2020, arXiv:2003.00402, version 1) found a distance without classes as good in most cases.
 
 *One feature at a time.* A test part of some 30 people holds no covariance of 128 features. The distance is the mean
 over features of the standardised difference, as that of regions is (`mean_distance`).

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from heatlas.pipeline.cohort.people.splits import Fold, Split
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.cohort.records import ScanTable
-from heatlas.pipeline.explaining import features
+from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.work import Work
+from heatlas.pipeline.explaining import features, likeness
 from heatlas.pipeline.explaining.features import (
     UnseenPeople,
     feature_distance,
@@ -21,15 +26,28 @@ from heatlas.pipeline.explaining.features import (
     unseen_people,
     unseen_scans,
 )
-from heatlas.pipeline.explaining.likeness import Measured, likeness_of_controls
+from heatlas.pipeline.explaining.likeness import (
+    LIKENESS_TABLE,
+    Measured,
+    likeness_of_controls,
+    read_reference,
+    write_likeness,
+    write_reference,
+)
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import read_channels
-from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.models.storage import LoadedModel
+from heatlas.pipeline.registration.quality import likeness as quality
 from heatlas.pipeline.registration.quality.likeness import LIKENESS as MEASURES
 from heatlas.pipeline.registration.quality.likeness import Anatomy, intensity_measures, place_among, region_means
+from heatlas.pipeline.run.layout.bundle_layout import BundleLayout
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import write_json
+from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.training.given import networks_of_run, split_of_networks
 from tests.attribution.every_method import SMALL, trained
-from tests.training.run_of_folds import CONFIG, SPLIT, labelled_scans, save_untrained, write_registered
+from tests.training.run_of_folds import CONFIG, Inline, labelled_scans, save_untrained, write_registered
 
 CPU = torch.device("cpu")
 MEASURE = next(one for one in MEASURES if one.column == "feature_distance")
@@ -85,43 +103,88 @@ def test_the_distance_is_that_of_brute_force_averaged_over_networks() -> None:
     assert people.distances == pytest.approx(wanted_of_people, rel=1e-12)
 
 
-def test_only_people_whom_a_network_has_not_learned_from_are_compared_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(features, "FEWEST_UNSEEN", 2)
-    run, task = RunLayout(tmp_path), task_of(CONFIG.cohort)
+PEOPLE = tuple(f"sub-{number}" for number in range(1, 9))
+HALVES = Split((Fold(0, PEOPLE[4:], (), PEOPLE[:4]), Fold(1, PEOPLE[:4], (), PEOPLE[4:])))
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLayout:
+    """Two folds with four people each whom their network has not learned from; so few are enough here."""
+    for module, name in ((features, "FEWEST_UNSEEN"), (likeness, "FEWEST"), (quality, "FEWEST")):
+        monkeypatch.setattr(module, name, 4)
+    run = RunLayout(tmp_path / "run")
     write_registered(run)
     ScanTable(tuple(labelled_scans())).write(run)
-    SPLIT.write(run)
+    HALVES.write(run)
     torch.manual_seed(3)
-    for fold in SPLIT.folds:
-        save_untrained(tmp_path, CONFIG, fold)
-    networks = [load_model(run.fold(fold.index)) for fold in SPLIT.folds]
-    for fold, loaded in zip(SPLIT.folds, networks, strict=True):
-        loaded.description["fold"] = fold.index
+    for fold in HALVES.folds:
+        save_untrained(run.root, CONFIG, fold)
+        description = run.fold(fold.index).description
+        write_json(description, {**json.loads(description.read_text()), "fold": fold.index})
+    return run
 
-    tested = unseen_scans(run, task, 4.0, seed=5)
-    found = unseen_people(networks, tested, str(tmp_path), CPU)
 
-    people = [[(one.scan.scan_id, one.group, one.control) for one in scans] for scans in tested.values()]
-    assert [sorted(one) for one in people] == [
-        [("I1", "CN", True), ("I2", "AD", False)], [("I3", "CN", True), ("I4", "AD", False)],
-    ]  # fmt: skip
+def test_only_people_whom_a_network_has_not_learned_from_are_compared_with(run: RunLayout) -> None:
+    networks, where = networks_of_run(str(run.root)), str(run.root)
+    unseen = unseen_scans(run, task_of(CONFIG.cohort), 4.0, seed=5)
+    found = unseen_people(networks, unseen, where, CPU)
+
+    people = [sorted((one.scan.scan_id, one.group, one.control) for one in scans) for scans in unseen.values()]
+    assert people == [
+        [("I1", "CN", True), ("I2", "AD", False), ("I3", "CN", True), ("I4", "AD", False)],
+        [("I5", "CN", True), ("I6", "AD", False), ("I7", "CN", True), ("I8", "AD", False)],
+    ]
     for index, (loaded, one) in enumerate(zip(networks, found, strict=True)):
         (name,) = one.features
         assert name == f"features-{index}-1"
-        volumes = [torch.from_numpy(read_channels(scan.files, loaded.input))[None] for scan in tested[index]]
-        with torch.no_grad():
-            wanted = [torch.relu(loaded.model.stages[3][2](_flat(loaded.model, volume)))[0] for volume in volumes]
-        np.testing.assert_allclose(one.features[name], torch.stack(wanted).numpy(), rtol=1e-5, atol=1e-6)
+        wanted = np.stack([_hidden_units(loaded, scan.files) for scan in unseen[index]])
+        np.testing.assert_allclose(one.features[name], wanted, rtol=1e-5, atol=1e-6)  # float32 in another order
     networks[0].description["participants"]["train"].append("sub-1")
-    assert [one.controls for one in unseen_people(networks, tested, str(tmp_path), CPU)] == [found[1].controls]
+    assert [one.controls for one in unseen_people(networks, unseen, where, CPU)] == [found[1].controls]
 
 
-def _flat(network: StagedModel, volume: torch.Tensor) -> torch.Tensor:
-    for stage in network.stages[:3]:
-        volume = stage(volume)
-    return volume.flatten(1)
+def test_a_new_scan_is_measured_by_all_networks_of_a_run_and_of_its_export_alike(run: RunLayout) -> None:
+    config = replace(CONFIG, training=replace(CONFIG.training, networks_of=str(run.root), device="cpu"))
+    new, target = RunLayout(run.root.parent / "new"), BundleLayout(run.root.parent / "export")
+    stranger = Scan("sub-9", "ses-M00", "I9", None)
+    shutil.copytree(run.scan("sub-3", "ses-M00", 4.0).folder, new.scan("sub-9", "ses-M00", 4.0).folder)
+    for path in new.root.rglob("*sub-3*"):
+        path.rename(path.with_name(path.name.replace("sub-3", "sub-9")))
+    split = split_of_networks(str(run.root))
+    work = Work(new, new.root, config, (stranger,), split, Inline(), DigestCache(new.digests))
+    networks = networks_of_run(str(run.root))
+
+    assert write_likeness(work, [stranger])
+    table = LIKENESS_TABLE.read(new).set_index("measure")
+    controls = [one for one in labelled_scans() if one.label == "CN"]
+    target.likeness.parent.mkdir(parents=True)
+    write_reference(run, controls, networks, CONFIG, target)
+
+    scans = unseen_scans(run, task_of(CONFIG.cohort), 4.0, CONFIG.seed)
+    files, distances = new.scan("sub-9", "ses-M00", 4.0), []
+    for loaded, fold in zip(networks, scans.values(), strict=True):
+        people = np.stack([_hidden_units(loaded, one.files) for one in fold])
+        distances.append(_brute_force(_hidden_units(loaded, files), people, [one.group for one in fold]))
+    assert table.loc["feature_distance", "value"] == pytest.approx(np.mean(distances), rel=1e-4)
+    assert table.loc["feature_distance", "controls"] == 4
+    members = {name: one for loaded in networks for name, one in named_members(loaded).items()}
+    measured = Measured({}, np.zeros(1), None, features_of(members, files, networks[0].input, CPU))
+    (place,) = read_reference(target).places(measured)
+    of_run = table.loc["feature_distance", ["value", "median"]].astype(float).tolist()
+    assert [place.value, place.median] == pytest.approx(of_run, rel=1e-3)  # five digits of middles far from 0
+    assert place.distance == pytest.approx(table.loc["feature_distance", "distance"], abs=0.01)  # their difference
+    assert not write_likeness(work, [stranger])  # nothing has changed
+
+
+def _hidden_units(loaded: LoadedModel, files: ScanFiles) -> np.ndarray:
+    """The features of the founding network, layer by layer."""
+    volume = torch.from_numpy(read_channels(files, loaded.input))[None]
+    with torch.no_grad():
+        for stage in loaded.model.stages[:3]:
+            volume = stage(volume)
+        layer = loaded.model.stages[3][2]
+        units = torch.relu(layer.weight.double() @ volume.flatten().double() + layer.bias.double())
+        return np.asarray(units.numpy())
 
 
 SIDE, N_PEOPLE = 16, 15
@@ -220,18 +283,3 @@ def test_new_people_lie_beyond_all_controls_as_rarely_as_chance_has_it() -> None
     assert abs(beyond["one"] - chance) < 3 * chance**0.5
     assert beyond["all"] < chance + 3 * chance**0.5
     assert beyond["patients"] < chance + 3 * chance**0.5
-
-
-def test_networks_of_an_ensemble_are_told_apart(tmp_path: Path) -> None:
-    run, fold = RunLayout(tmp_path), SPLIT.folds[0]
-    write_registered(run)
-    save_untrained(tmp_path, CONFIG, fold)
-    loaded = load_model(run.fold(0))
-    loaded.description["fold"] = 4
-
-    members = named_members(loaded)
-
-    files = run.scan("sub-1", None, 4.0)
-    assert list(members) == ["features-4-1"]
-    assert features_of({}, files, loaded.input, CPU) == {}
-    assert features_of(members, files, loaded.input, CPU)["features-4-1"].shape == (8,)
