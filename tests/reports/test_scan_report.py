@@ -27,7 +27,7 @@ from heatlas.reports.questions.question import Answer, Verdict
 TASK = SimpleNamespace(
     words=TaskWords("AD", "evidence for AD", "speaks for AD", "speaks against AD", "logits", "a control (CN)", "c")
 )
-LONG = "Cerebral white matter and everything that lies around it, whatever its name may be"
+LONG = "Cerebral white matter and everything that lies around it"
 PARTS = EvidenceParts(
     {f"{LONG} {n}": 0.9 - 0.1 * n for n in range(5)}, {f"{LONG} {n}": 0.1 * n - 0.8 for n in range(5)},
     -0.37, 0.02, 0.63, -1.5, 30,
