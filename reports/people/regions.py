@@ -149,10 +149,9 @@ def evidence_parts(run: RunRecord, scan: str) -> EvidenceParts | None:
     ]
     if not run.leads_with_evidence or not accounts or scan not in regions_of_scans(run):
         return None
-    account, parts = accounts[0].loc[scan], regions_of_scans(run)[scan].values.round(2)
-    parts.index = parts.index.astype(str)
-    ranked = parts[parts != 0].sort_values(key=lambda values: -values.abs(), kind="stable")
-    pro, contra = ranked[ranked > 0].head(LARGEST), ranked[ranked < 0].head(LARGEST)
+    account, values = accounts[0].loc[scan], regions_of_scans(run)[scan].values
+    parts = values.sort_values(key=lambda values: -values.abs(), kind="stable").round(2).rename(str)
+    pro, contra = parts[parts > 0].head(LARGEST), parts[parts < 0].head(LARGEST)
     controls = round(float(account["reference_evidence"]), 2)
     above = round(float(account["evidence"]), 2) - controls
     rest, error = above - float(pro.sum() + contra.sum()), -float(account["completeness_error"])

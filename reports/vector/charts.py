@@ -119,7 +119,7 @@ def draw_fingerprint(rows: Sequence[ScoreRow], look: Look, controls: str, title:
             else:
                 drawing.text(0, y - 12, fitted(row.name, drawing.width - 10), link=row.link)
             _score(drawing, axis, row, y, look)
-            drawing.text(right + 10, y + 4, f"{fixed(row.score, 1)}{_off(row.score, axis)}", size=11)
+            drawing.text(right + 10, y + 4, f"{fixed(round(row.score, 1) + 0.0, 1)}{_off(row.score, axis)}", size=11)
     for line, words in enumerate(on_phone):
         narrow.text(0, narrow.height - 18 * (len(on_phone) - line) + 8, words, fill=SOFT)
     return wide.html + narrow.html

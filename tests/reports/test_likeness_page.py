@@ -6,12 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
-import pytest
 
 from heatlas.pipeline.registration.quality.likeness import LIKENESS
-from heatlas.reports.frame.pages import Frame, render
-from heatlas.reports.people.likeness import WORDS, draw_likeness, likeness_chart, why_unlike
-from heatlas.reports.questions.question import Answer
+from heatlas.reports.people.likeness import WORDS, draw_likeness, unlike_caution, unlike_scans, why_unlike
 
 
 def _run(*verdicts: tuple[str, str, float, str]) -> Any:
@@ -28,14 +25,6 @@ MIRRORED = _run(("I1", "scale", 0.5, "alike"), ("I1", "side", 7.9, "unlike"))
 ALIKE = _run(("I1", "scale", 0.5, "alike"), ("I1", "side", 1.0, "alike"))
 
 
-def _page(withheld: str, picture: Any = None) -> str:
-    return render(
-        "scan_report.html.j2", Frame("One scan", [], of_a_run=False), answer=Answer("It is 0.9.", "0.9", "probability"),
-        evidence=[], picture=picture, withheld=withheld, chart=likeness_chart(ALIKE.tables["likeness"]),
-        caption="", networks="4 networks", positive="AD", checked=2,
-    )  # fmt: skip
-
-
 def test_every_measure_has_its_words() -> None:
     names = {measure.column for measure in LIKENESS}
 
@@ -48,6 +37,10 @@ def test_a_mirrored_scan_is_said_to_be_so_with_its_distance() -> None:
         "(7.9 robust SD from 12 controls). Do not rely on what the networks say of it."
     )
     assert why_unlike(MIRRORED, ["another"]) == ""
+    assert (unlike_scans(MIRRORED), unlike_scans(ALIKE)) == ({"I1"}, set())
+    (caution,) = unlike_caution(MIRRORED, "I1")
+    assert (caution.level, f"{caution.title} {caution.text}") == ("serious", why_unlike(MIRRORED))
+    assert unlike_caution(ALIKE, "I1") == []
     assert why_unlike(ALIKE) == why_unlike(_run()) == ""
 
 
@@ -57,13 +50,3 @@ def test_of_several_scans_those_that_are_unlike_are_counted_and_listed() -> None
     assert why_unlike(run).startswith("1 of 2 scans are unlike those that the networks learned from, by left and right")
     table = draw_likeness(SimpleNamespace(run=run))["table"]
     assert [row[1].text for row in table.rows] == ["I1"]
-
-
-@pytest.mark.parametrize(("withheld", "folded"), [(why_unlike(MIRRORED), True), ("", False)])
-def test_the_answer_is_folded_under_the_reason_only_where_the_scan_is_unlike(withheld: str, folded: bool) -> None:
-    page = _page(withheld)
-
-    before = page[: page.index("It is 0.9.")]
-    assert ('role="alert"' in before, '<details class="withheld">' in before) == (folded, folded)
-    assert "Research only; no diagnosis." in before
-    assert "http" not in page.split("<main")[1].split("<footer")[0].replace("http://www.w3.org/2000/svg", "")
