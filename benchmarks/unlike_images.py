@@ -5,7 +5,7 @@
 OUT gets images and answers; a kind with an answer is not repeated, ``--only`` names kinds, and
 ``--draw 2`` makes them of other people. An image is said to be
 unlike if it is refused in one line with nothing written, or if a measure of ``likeness.tsv`` that fits what is wrong
-with it is unlike. Images are made by `unlike_kinds`.
+with it is unlike, and not as much so in the ordinary image that it was made of. Images are made by `unlike_kinds`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from unlike_kinds import BYTE, CONTROLS, KINDS, LEARNED, NETWORK, NEWER, Data, K
 from heatlas.workflows.command_line import main
 
 REFUSED = 65
-METHOD = "gradient"
+METHOD, OTHER = "gradient", "other reason"
+FARTHER = 2.0
+"""Robust standard deviations that an image must be farther off than the one it was made of, where that is unlike."""
 NO_NAME = r"(heatlas: )?(/\S*/)+"
 COLUMNS = ("kind", "said", "measures", "written")
 
@@ -88,30 +90,39 @@ def answer(kind: Kind, image: Path, out: Path, network: Path) -> dict[str, objec
     return {"said": "unlike" if measures else "alike", "measures": measures, "written": True}
 
 
-def verdict(kind: Kind, row: Mapping[str, Any]) -> str:
+def distances(row: Mapping[str, Any]) -> dict[str, float]:
+    """Measures in which an image is unlike."""
+    pairs = (one.rsplit(" ", 1) for one in str(row["measures"]).split(",") if one)
+    return {name: float(far) for name, far in pairs}
+
+
+def verdict(kind: Kind, row: Mapping[str, Any], unchanged: Mapping[str, float]) -> str:
+    """`unchanged`: measures in which the image is unlike that this one was made of; they count only if much farther."""
     said = str(row["said"])
     if not kind.fits:
         return "right" if said == "alike" else "false alarm"
-    if said == "alike":
+    if said == "alike" or (said[0].isdigit() and not said.startswith(str(REFUSED))):
         return "missed"
-    found = str(row["measures"]) if said == "unlike" else said
-    if said[0].isdigit() and not said.startswith(str(REFUSED)):
+    if said[0].isdigit():
+        late = ", late" if row["written"] else ""
+        return ("right" if any(word in said for word in kind.fits) else OTHER) + late
+    new = [name for name, far in distances(row).items() if far > unchanged.get(name, 0) + FARTHER]
+    if not new:
         return "missed"
-    late = " but late" if said[0].isdigit() and row["written"] else ""
-    return ("right" if any(word in found for word in kind.fits) else "other reason") + late
+    return "right" if set(new) & set(kind.fits) else OTHER
 
 
-def lines_of(rows: pd.DataFrame) -> list[str]:
+def lines_of(rows: pd.DataFrame, data: Data) -> list[str]:
+    found = {str(row["kind"]): row for row in rows.fillna("").to_dict("records")}
     lines = []
     for heading, kinds in (("image", KINDS), ("ordinary image", CONTROLS)):
-        found = rows.set_index("kind")
         cells = []
         for kind in kinds:
-            if kind.name in found.index:
-                row = dict(found.loc[kind.name].fillna(""))
-                said = row["measures"].replace(",", ", ") or row["said"].removeprefix(f"{REFUSED}: ")
-                cells.append((kind.words, said.replace("|", "/"), verdict(kind, row)))
-        lines += [*table([heading, f"said of it ({len(cells)})", "verdict"], cells), ""]
+            if row := found.get(kind.name):
+                unchanged = distances(found.get(data.unchanged(kind.name), {"measures": ""}))
+                said = str(row["measures"]).replace(",", ", ") or str(row["said"]).removeprefix(f"{REFUSED}: ")
+                cells.append((kind.words, said.replace("|", "/"), verdict(kind, row, unchanged)))
+        lines += [*table([f"{heading} ({len(cells)})", "what was said", "verdict"], cells), ""]
         print(pd.Series([cell[2] for cell in cells], dtype=str).value_counts().to_dict())
     return lines
 
@@ -128,7 +139,7 @@ def measure() -> None:
             row = {"kind": kind.name, **answer(kind, image, out, networks)}
             replaced(pd.DataFrame([row]), answers, ["kind"])
             print(*row.values(), flush=True)
-    show_page("\n".join(lines_of(kept_rows(answers, COLUMNS))), given.page, "Images that are not what they seem")
+    show_page("\n".join(lines_of(kept_rows(answers, COLUMNS), data)), given.page, "Images that are not what they seem")
 
 
 if __name__ == "__main__":

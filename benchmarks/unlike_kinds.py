@@ -100,6 +100,10 @@ class Data:
     def person(self) -> str:
         return ("1113", "1110")[self.draw - 1]
 
+    def unchanged(self, kind: str) -> str:
+        """The control that a kind was made of."""
+        return f"head_{list(HEADS)[self.draw][:3]}" if kind in OF_HEADS else f"brain_{self.person}"
+
     def labels(self) -> Picture:
         folder = self.root / f"oasis20/derivatives/manual/sub-{self.person}/anat"
         return Picture.read(folder / f"sub-{self.person}_atlas-Neuromorphometrics_dseg.nii.gz")
@@ -276,9 +280,10 @@ def cut_file(picture: Picture, path: Path) -> None:
 
 
 def two_scans(data: Data, folder: Path) -> None:
-    """A BIDS folder in which one session has two images of different people under one name."""
+    """A BIDS folder in which one session has images of two people under one name."""
     (folder / "sub-x/anat").mkdir(parents=True)
     (folder / "dataset_description.json").write_text('{"Name": "two", "BIDSVersion": "1.10.0"}')
+    (folder / "participants.tsv").write_text("participant_id\tage\nsub-x\t50\n")
     for run, who in enumerate(("1110", "1119"), start=1):
         data.brain(who).write(folder / f"sub-x/anat/sub-x_run-{run}_T1w.nii.gz")
 
@@ -314,9 +319,14 @@ def oasis1_of(group: str, place: int) -> Callable[[Data, Path], object]:
     return lambda data, path: shutil.copy(data.of_oasis1(group, place), path)
 
 
+OF_HEADS = (
+    *("child", "child_of_6", "voxels_twice", "mirrored_head", "t2_head", "moved", "ghost", "half", "neck"),
+    *("wrong_axes", "skull_left", "skull_cut"),
+)
+"""Kinds that are made of a whole head; all others count as made of a stripped brain."""
 LEARNED, BYTE, NEWER = "learned", "export_byte", "export_newer"
 """Kinds for which the command, or its networks, differ."""
-YEARS = {"1017": 22, "1113": 54, "1119": 68, "1128": 90}
+YEARS = {"1017": 22, "1110": 45, "1113": 54, "1119": 68, "1128": 90}
 KINDS = [
     Kind("child", "child: head scaled to 0.75, weak contrast", (*FIT, *LOOK, "litres"),
          lambda d, p: scaled(d.head().toned(0.2, 0.3, 0.6, 0.75, 0.9), 0.75)),

@@ -17,6 +17,7 @@ from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import in_two
 from heatlas.reports.frame.tables import page_table, worded_columns
 from heatlas.reports.questions.question import Caution, Question
+from heatlas.reports.read.people import UNLIKE, likeness_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import NEGATIVE, POSITIVE, ScoreRow, draw_fingerprint
 from heatlas.reports.words.numbers import fixed, listing, mid_sentence, number
@@ -24,27 +25,12 @@ from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
 _MEASURES = {measure.column: measure for measure in LIKENESS}
-_UNLIKE = "unlike"
-
-
-def rows_of_scans(run: RunRecord, scans: Sequence[str] | None = None) -> pd.DataFrame:
-    """Rows of ``likeness.tsv``; of some scans only, where they are given."""
-    if not run.has("likeness"):
-        return pd.DataFrame(columns=["scan_id", "measure", "distance", "verdict"])
-    table = run.tables["likeness"]
-    return table if scans is None else table[table["scan_id"].astype(str).isin([str(scan) for scan in scans])]
-
-
-def unlike_scans(run: RunRecord) -> set[str]:
-    """Scans that are unlike those that the networks learned from, by their ids."""
-    rows = rows_of_scans(run)
-    return set(rows.loc[rows["verdict"] == _UNLIKE, "scan_id"].astype(str))
 
 
 def why_unlike(run: RunRecord, scans: Sequence[str] | None = None) -> str:
     """Which scans are unlike those that the networks learned from, and why, in plain words; empty where none is."""
-    rows = rows_of_scans(run, scans)
-    unlike = rows[rows["verdict"] == _UNLIKE]
+    rows = likeness_of(run, scans)
+    unlike = rows[rows["verdict"] == UNLIKE]
     if unlike.empty:
         return ""
     people, every = unlike["scan_id"].nunique(), rows["scan_id"].nunique()
@@ -81,7 +67,7 @@ def likeness_chart(rows: pd.DataFrame) -> Markup | None:
         )
         for row in ordered.to_dict("records")
     ]  # fmt: skip
-    look = POSITIVE if (rows["verdict"] == _UNLIKE).any() else NEGATIVE
+    look = POSITIVE if (rows["verdict"] == UNLIKE).any() else NEGATIVE
     alt = f"Distance from training controls: {listing([f'{row.name} {fixed(row.score, 1)}' for row in shown])}."
     return draw_fingerprint(shown, look, "training controls; right is worse", alt, "median")
 
@@ -97,9 +83,9 @@ def _likeness_table(rows: pd.DataFrame) -> Any:
 
 
 def draw_likeness(material: Material) -> Mapping[str, Any]:
-    rows = rows_of_scans(material.run)
+    rows = likeness_of(material.run)
     one = len(set(rows["scan_id"])) == 1
-    unlike = rows[rows["verdict"] == _UNLIKE]
+    unlike = rows[rows["verdict"] == UNLIKE]
     shown = rows if one else rows[rows["scan_id"].isin(unlike["scan_id"])]
     said = why_unlike(material.run) or WORDS.say("alike", scans=int(rows["scan_id"].nunique()))
     return {

@@ -17,11 +17,11 @@ from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import Frame, render
 from heatlas.reports.people.likeness import WORDS as OF_LIKENESS
-from heatlas.reports.people.likeness import likeness_chart, rows_of_scans, why_unlike
+from heatlas.reports.people.likeness import likeness_chart, why_unlike
 from heatlas.reports.people.planted import planted_in
 from heatlas.reports.people.regions import EvidenceParts, evidence_parts
 from heatlas.reports.questions.predictions import APPLIED, learned_elsewhere
-from heatlas.reports.read.people import ParticipantRecords
+from heatlas.reports.read.people import ParticipantRecords, likeness_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.words.numbers import count, mid_sentence, sentence_case, signed
 from heatlas.reports.words.sentences import Words
@@ -42,7 +42,7 @@ def scan_report(material: Material) -> str | None:
         return None
     row = visits.iloc[0].to_dict()
     scan, networks = str(row["scan_id"]), Path(run.config.training.networks_of)
-    rows, parts = rows_of_scans(run, [scan]), evidence_parts(run, scan)
+    rows, parts = likeness_of(run, [scan]), evidence_parts(run, scan)
     return render(
         "scan_report.html.j2", Frame("One scan", [], of_a_run=False), networks=count(len(run.models), "network"),
         name=networks.name if networks.parent == CARRIED else "", withheld=why_unlike(run, [scan]),

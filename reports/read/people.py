@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +16,21 @@ from heatlas.reports.read.run_record import RunRecord
 
 _ANSWER = ("fold", "probability", "probability_sd", "predicted", "predicted_sd", "outcome")
 """Columns of a prediction; ``predicted_sd`` is that of a number over the networks."""
+UNLIKE = "unlike"
+
+
+def likeness_of(run: RunRecord, scans: Sequence[str] | None = None) -> pd.DataFrame:
+    """Rows of ``likeness.tsv``; of some scans only, where they are given."""
+    if not run.has("likeness"):
+        return pd.DataFrame(columns=["scan_id", "measure", "distance", "verdict"])
+    table = run.tables["likeness"]
+    return table if scans is None else table[table["scan_id"].astype(str).isin([str(scan) for scan in scans])]
+
+
+def unlike_scans(run: RunRecord) -> set[str]:
+    """Scans that are unlike those that the networks learned from, by their ids."""
+    rows = likeness_of(run)
+    return set(rows.loc[rows["verdict"] == UNLIKE, "scan_id"].astype(str))
 
 
 @dataclass(frozen=True)

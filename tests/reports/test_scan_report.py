@@ -20,9 +20,10 @@ from heatlas.reports.frame.pages import Frame, render
 from heatlas.reports.people import regions
 from heatlas.reports.people.likeness import WORDS as OF_LIKENESS
 from heatlas.reports.people.likeness import likeness_chart
+from heatlas.reports.people.planted import Badge
 from heatlas.reports.people.regions import EvidenceParts, ScanRegions, evidence_parts
 from heatlas.reports.people.scan_report import lines_of
-from heatlas.reports.questions.question import Answer, Verdict
+from heatlas.reports.questions.question import Answer
 
 TASK = SimpleNamespace(
     words=TaskWords("AD", "evidence for AD", "speaks for AD", "speaks against AD", "logits", "a control (CN)", "c")
@@ -52,8 +53,9 @@ def page(withheld: str = "") -> str:
     run: Any = SimpleNamespace(task=TASK, evidence_unit="logits")
     return render(
         "scan_report.html.j2", Frame("One scan", [], of_a_run=False), networks="20 networks", name="oasis1-ad",
-        withheld=withheld, answer=Answer(f"It is 0.9. {SENTENCE}", "0.9", "probability"), norm=SENTENCE * 2,
-        badge=Verdict("Yes.", SENTENCE * 4), chart=likeness_chart(rows), caption=OF_LIKENESS.say("chart_caption"),
+        withheld=withheld, answer=Answer(f"It is 0.9. {SENTENCE * 3}", "0.9", "probability"),
+        planted=SimpleNamespace(badges=[Badge(f"{LONG}: followed.", SENTENCE * 4, True)] * 2, rule=SENTENCE * 3),
+        chart=likeness_chart(rows), caption=OF_LIKENESS.say("chart_caption"),
         picture=picture, parts=lines_of(run, PARTS), learned=SENTENCE * 3, probability=True, positive="AD",
     )  # fmt: skip
 
