@@ -149,13 +149,15 @@ def evidence_parts(run: RunRecord, scan: str) -> EvidenceParts | None:
     ]
     if not run.leads_with_evidence or not accounts or scan not in regions_of_scans(run):
         return None
-    account, values = accounts[0].loc[scan], regions_of_scans(run)[scan].values
+    account: Mapping[str, Any] = accounts[0].loc[[scan]].iloc[0].to_dict()
+    values = regions_of_scans(run)[scan].values
     parts = values.sort_values(key=lambda values: -values.abs(), kind="stable").round(2).rename(str)
     pro, contra = parts[parts > 0].head(LARGEST), parts[parts < 0].head(LARGEST)
     controls = round(float(account["reference_evidence"]), 2)
     above = round(float(account["evidence"]), 2) - controls
     rest, error = above - float(pro.sum() + contra.sum()), -float(account["completeness_error"])
-    return EvidenceParts(pro.to_dict(), contra.to_dict(), rest, error, above, controls, int(account["n_reference"]))
+    for_it, against = ({str(name): float(part) for name, part in of_sign.items()} for of_sign in (pro, contra))
+    return EvidenceParts(for_it, against, rest, error, above, controls, int(account["n_reference"]))
 
 
 def _of_leading_map(run: RunRecord, table: str) -> pd.DataFrame:
