@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -149,7 +150,7 @@ def evidence_parts(run: RunRecord, scan: str) -> EvidenceParts | None:
     ]
     if not run.leads_with_evidence or not accounts or scan not in regions_of_scans(run):
         return None
-    account: Mapping[str, Any] = accounts[0].loc[[scan]].iloc[0].to_dict()
+    account: Mapping[Any, Any] = accounts[0].loc[[scan]].iloc[0].to_dict()
     values = regions_of_scans(run)[scan].values
     parts = values.sort_values(key=lambda values: -values.abs(), kind="stable").round(2).rename(str)
     pro, contra = parts[parts > 0].head(LARGEST), parts[parts < 0].head(LARGEST)
