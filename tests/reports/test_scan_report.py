@@ -106,19 +106,13 @@ def test_the_parts_add_up_to_the_evidence_as_they_are_written(monkeypatch: pytes
 @pytest.mark.ci
 @pytest.mark.parametrize("paper", PAPERS)
 @pytest.mark.parametrize("withheld", ["", UNLIKE], ids=["alike", "unlike"])
-def test_on_paper_it_takes_two_pages_at_most_and_each_says_what_it_is_for(
-    visit: Any, tmp_path: Path, paper: str, withheld: str
-) -> None:
+def test_it_takes_two_pages_of_paper_at_most(visit: Any, tmp_path: Path, paper: str, withheld: str) -> None:
     path = tmp_path / "scan_report.html"
     path.write_text(page(withheld), encoding="utf-8")
-    opened = visit(path)
-    for unfolded in (False, True) if withheld else (False,):
-        opened.evaluate(f"document.querySelectorAll('details').forEach((one) => one.open = {str(unfolded).lower()})")
-        content = opened.pdf(format=paper, print_background=False)
-        assert 1 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 2
-        sizes = {tuple(map(float, box.split())) for box in re.findall(rb"/MediaBox\s*\[([^\]]*)\]", content)}
-        assert sizes == {(0, 0, *sizes.copy().pop()[2:])}
-        assert next(iter(sizes))[2:] == pytest.approx(PAPERS[paper], abs=1)
+    content = visit(path).pdf(format=paper)
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 2
+    for box in re.findall(rb"/MediaBox\s*\[([^\]]*)\]", content):
+        assert tuple(map(float, box.split()))[2:] == pytest.approx(PAPERS[paper], abs=1)
 
 
 @pytest.mark.ci
