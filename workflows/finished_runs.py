@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.config.images import is_mni
@@ -154,6 +155,10 @@ def _seconds(value: object) -> str:
     return fixed(value, 1)
 
 
+def _map(name: object) -> str:
+    return map_title(str(name))
+
+
 RUNS = (
     Column("run", "Run"), Column("architecture", "Networks"), numeric("n_participants", "Participants"),
     numeric("balanced_accuracy", "Balanced accuracy", fixed), numeric("ci_low", "from", fixed),
@@ -162,7 +167,7 @@ RUNS = (
     numeric("explaining_seconds", "All maps of a scan, s", _seconds), Column("note", "Note", remark),
 )  # fmt: skip
 MAPS = (
-    Column("run", "Run"), Column("architecture", "Networks"), Column("map", "Map"),
+    Column("run", "Run"), Column("architecture", "Networks"), Column("map", "Map", _map),
     numeric("hits_found", "Hits, patients"), numeric("n_planted_found", "of"), numeric("hits", "Hits, classes"),
     numeric("n_planted", "of"),
     numeric("auroc_mean", "AUROC, patients", fixed), numeric("auroc", "AUROC, classes", fixed),
@@ -170,7 +175,8 @@ MAPS = (
     Column("passed", "Passed every test"), numeric("seconds", "s per map", _seconds), Column("note", "Note", footnote),
 )  # fmt: skip
 REGIONS = (
-    Column("run_a", "Run"), Column("map_a", "Map"), Column("run_b", "Other run"), Column("map_b", "Its map"),
+    Column("run_a", "Run"), Column("map_a", "Map", _map), Column("run_b", "Other run"),
+    Column("map_b", "Its map", _map),
     numeric("spearman", "Rank correlation", fixed), numeric("n_regions", "Regions"),
     numeric("n_participants", "Patients"), Column("note", "Note", remark),
 )  # fmt: skip

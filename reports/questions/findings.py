@@ -353,8 +353,9 @@ def firsts_in_words(run: RunRecord, rows: pd.DataFrame) -> str:
     level = f"{100 * run.config.statistics.confidence:g} % confidence"
     if not may:
         return ""
-    if len(may) == len(rows):
-        return f"Any of the {every} regions may be the first ({level}): the data do not order them."
+    if len(may) == len(rows) or len(may) > max(FEW_FIRSTS, len(rows) / 2):
+        which = f"the {every}" if len(may) == len(rows) else f"{number(len(may))} of the {every}"
+        return f"Any of {which} regions may be the first ({level}): the data do not order them."
     names = first_few([mid_sentence(group) for group in may], FEW_FIRSTS)
     if len(may) == 1:
         return f"The first of all {every} regions is {names} ({level})."

@@ -13,7 +13,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from report_pages import chapter_files, page_with
-from run_factory import RESOLUTION, WITH_EVIDENCE, make_run
+from run_factory import RESOLUTION, SMALL, WITH_EVIDENCE, make_run
 
 from heatlas.atlases.templates import load_template
 from heatlas.pipeline.run.layout.run_layout import RunLayout
@@ -23,6 +23,7 @@ from heatlas.reports.frame.pages import participant_file
 from heatlas.reports.page.build import build_report
 from heatlas.reports.people.scan_pictures import draw_scans
 from heatlas.reports.read.run_record import read_run
+from heatlas.workflows.command_line import main
 
 pytestmark = pytest.mark.ci
 
@@ -219,6 +220,23 @@ def test_a_phone_shows_every_chapter_without_scrolling_sideways(visit, report):
         fits_a_phone(page)
         page.click("nav summary:text-is('Statistics')")
         fits_a_phone(page)  # with the menu open
+
+
+UNFOLD = "() => document.querySelectorAll('main details').forEach((one) => { one.open = true; })"
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_a_phone_shows_every_page_there_is_with_all_that_it_folds(visit, report, tmp_path, colours):
+    """Also the viewers of scans and the page of a comparison."""
+    runs = [str(make_run(tmp_path / name, SMALL).root) for name in "ab"]
+    assert main(["compare", *runs, "--to", str(tmp_path / "together")]) == 0
+    page = visit(report.report, NARROW, color_scheme=colours)
+    paths = [path for path in sorted(report.root.rglob("*.html")) if path.stat().st_size]
+    assert len(paths) > 20
+    for path in [*paths, tmp_path / "together" / "comparison.html"]:
+        page.goto(path.as_uri())
+        ready(page).evaluate(UNFOLD)
+        assert page.evaluate(ON_SCREEN), path.name
 
 
 @pytest.mark.parametrize(("kind", "names"), [("index", "Participant"), ("regions", "Region")])

@@ -179,6 +179,8 @@ def with_places(record: RunRecord, low: list[int], high: list[int]) -> RunRecord
          "{a} (between place 1 and 3 of 68), {b} (1 to 3)"),
         ([1, 1, 1, 1, 2], [4, 4, 4, 4, 68], "One of 4 regions is the first of all 68 (95 % confidence): {a}, {b}, {c} "
          "and 1 more.", "{a} (between place 1 and 4 of 68), {b} (1 to 4)"),
+        ([1] * 40 + [2], [40] * 40 + [68], "Any of 40 of the 68 regions may be the first (95 % confidence): the "
+         "data do not order them.", "{a} (between place 1 and 40 of 68), {b} (1 to 40)"),
         ([1], [68], "Any of the 68 regions may be the first (95 % confidence): the data do not order them.",
          "{a} (between place 1 and 68 of 68), {b} (1 to 68)"),
         ([2, 1, 2], [68, 1, 68], "The first of all 68 regions is {b} (95 % confidence).",

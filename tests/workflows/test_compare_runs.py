@@ -107,7 +107,7 @@ def test_families_are_compared_on_one_page(tmp_path, source) -> None:
     assert (alike["map_a"], alike["map_b"], alike["n_regions"]) == ("gb", "inherent", len(GROUPS))
     assert alike["spearman"] == pytest.approx(-1)
     page = (to / "comparison.html").read_text()
-    for words in ("bcos-simple", number(54176), "0.90", "no scores of maps", fixed(-1.0)):
+    for words in ("bcos-simple", number(54176), "0.90", "no scores of maps", "Guided backpropagation", fixed(-1.0)):
         assert words in page, words
 
 
