@@ -272,7 +272,7 @@ class TestBadImages:
         refused(path, "NaN or infinite")
 
     def test_mask_instead_of_a_scan(self, tmp_path: Path) -> None:
-        refused(save(image((values() % 3).astype(np.uint8)), tmp_path), "mask or label image")
+        refused(save(image((values() % 3).astype(np.uint8)), tmp_path), "label map or a mask")
 
     def test_colours(self, tmp_path: Path) -> None:
         rgb = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])

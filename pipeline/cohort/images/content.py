@@ -43,7 +43,7 @@ def require_grey_values(data: np.ndarray, path: Path) -> None:
     # A sparse sample suffices for nearly every scan; all values are counted only if it has few.
     if np.unique(data.ravel()[::97]).size < MIN_GREY_VALUES and np.unique(data).size < MIN_GREY_VALUES:
         raise BadInputError(
-            f"{path}: holds fewer than {MIN_GREY_VALUES} different values, so it is a mask or label image. Give the "
+            f"{path}: holds fewer than {MIN_GREY_VALUES} different values, so it is a label map or a mask. Give the "
             "scan itself."
         )
 
