@@ -35,12 +35,6 @@ def rows_of_scans(run: RunRecord, scans: Sequence[str] | None = None) -> pd.Data
     return table if scans is None else table[table["scan_id"].astype(str).isin([str(scan) for scan in scans])]
 
 
-def unlike_scans(run: RunRecord) -> set[str]:
-    """Scans that are unlike those that the networks learned from, by their ids."""
-    rows = rows_of_scans(run)
-    return set(rows.loc[rows["verdict"] == _UNLIKE, "scan_id"].astype(str))
-
-
 def why_unlike(run: RunRecord, scans: Sequence[str] | None = None) -> str:
     """Which scans are unlike those that the networks learned from, and why, in plain words; empty where none is."""
     rows = rows_of_scans(run, scans)

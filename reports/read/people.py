@@ -18,6 +18,14 @@ _ANSWER = ("fold", "probability", "probability_sd", "predicted", "predicted_sd",
 """Columns of a prediction; ``predicted_sd`` is that of a number over the networks."""
 
 
+def unlike_scans(run: RunRecord) -> set[str]:
+    """Scans that are unlike those that the networks learned from, by their ids; pages fold what is said of these."""
+    if not run.has("likeness"):
+        return set()
+    rows = run.tables["likeness"]
+    return set(rows.loc[rows["verdict"] == "unlike", "scan_id"].astype(str))
+
+
 @dataclass(frozen=True)
 class ParticipantRecords:
     """Scans and relevance of all participants."""

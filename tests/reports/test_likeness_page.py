@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.registration.quality.likeness import LIKENESS
-from heatlas.reports.people.likeness import WORDS, draw_likeness, unlike_caution, unlike_scans, why_unlike
+from heatlas.reports.people.likeness import WORDS, draw_likeness, unlike_caution, why_unlike
+from heatlas.reports.read.people import unlike_scans
 
 
 def _run(*verdicts: tuple[str, str, float, str]) -> Any:

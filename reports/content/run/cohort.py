@@ -17,9 +17,8 @@ from heatlas.pipeline.run.config.inclusion import read_rule
 from heatlas.reports.figures.gallery import OUTCOME_NAMES
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.tables import Column, PageTable, columns_of, numeric, page_table, remark, worded_columns
-from heatlas.reports.people.likeness import unlike_scans
 from heatlas.reports.questions.question import ANY_TASK, Caution, Check, Question
-from heatlas.reports.read.people import ParticipantRecords
+from heatlas.reports.read.people import ParticipantRecords, unlike_scans
 from heatlas.reports.read.run_files import PREDICTIONS_OF, TABLES
 from heatlas.reports.read.run_record import KEYS, RunRecord
 from heatlas.reports.vector.drawing import INK, SOFT, Drawing, wrapped
@@ -213,7 +212,7 @@ def build_participants(material: Material) -> Mapping[str, Any]:
     for participant, scans in visits.groupby("participant_id", sort=True):
         outcomes = [OUTCOME_NAMES[str(name)] for name in dict.fromkeys(scans["outcome"].dropna())]
         folds = dict.fromkeys(str(fold).removesuffix(".0") for fold in scans["fold"] if not is_missing(fold))
-        withheld = scans["scan_id"].astype(str).isin(unlike)  # pages fold what the networks say of these
+        withheld = scans["scan_id"].astype(str).isin(unlike)
         outcomes += ["unlike the training controls"] * bool(withheld.any())
         answers = scans[["probability", "predicted"]].mask(withheld).apply(pd.to_numeric, errors="coerce").mean()
         rows.append({
