@@ -28,7 +28,7 @@ def likeness_of(run: RunRecord, scans: Sequence[str] | None = None) -> pd.DataFr
 
 
 def unlike_scans(run: RunRecord) -> set[str]:
-    """Scans that are unlike those that the networks learned from, by their ids."""
+    """Scans that are unlike those that the networks learned from, by their ids; pages fold what is said of these."""
     rows = likeness_of(run)
     return set(rows.loc[rows["verdict"] == UNLIKE, "scan_id"].astype(str))
 

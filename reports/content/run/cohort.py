@@ -212,7 +212,7 @@ def build_participants(material: Material) -> Mapping[str, Any]:
     for participant, scans in visits.groupby("participant_id", sort=True):
         outcomes = [OUTCOME_NAMES[str(name)] for name in dict.fromkeys(scans["outcome"].dropna())]
         folds = dict.fromkeys(str(fold).removesuffix(".0") for fold in scans["fold"] if not is_missing(fold))
-        withheld = scans["scan_id"].astype(str).isin(unlike)  # pages fold what the networks say of these
+        withheld = scans["scan_id"].astype(str).isin(unlike)
         outcomes += ["unlike the training controls"] * bool(withheld.any())
         answers = scans[["probability", "predicted"]].mask(withheld).apply(pd.to_numeric, errors="coerce").mean()
         rows.append({
