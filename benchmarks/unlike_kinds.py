@@ -391,7 +391,7 @@ KINDS = [
     Kind("few_greys", "12 grey values", ("values",), lambda d, p: d.brain().on(lambda v: np.rint(11 * v / v.max()))),
     Kind("colours", "colours", ("numbers",), lambda d, p: of_type(d.brain(), p, "R", "G", "B")),
     Kind("complex", "complex numbers", ("numbers",), lambda d, p: d.brain().write(p, np.complex64)),
-    Kind("nan", "voxels that are not numbers", ("NaN",),
+    Kind("not_numbers", "voxels that are not numbers", ("NaN",),
          lambda d, p: d.brain().on(lambda v: np.where(v > np.percentile(v, 99.9), np.nan, v))),
     Kind("infinite", "infinite voxels", ("infinite",),
          lambda d, p: d.brain().on(lambda v: np.where(v > np.percentile(v, 99.99), np.inf, v))),
