@@ -25,7 +25,7 @@ from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.performance.baselines import AUC, BALANCED, _Compared
 from heatlas.pipeline.statistics.performance.baselines import _rows as rows_of_baseline
 from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS, metrics, weighted_auc_within
-from heatlas.pipeline.statistics.performance.classification import _rows as rows_of_performance
+from heatlas.pipeline.statistics.performance.classification import measured_rows
 from heatlas.pipeline.statistics.requested import Biomarker
 
 SEED, DRAWS, REGIONS = 43, 500, 30
@@ -78,7 +78,7 @@ def small_classes(rng: Generator) -> Found:
     few = ((15, 15, 0.8), (15, 15, 1.5), (8, 22, 0.8), (8, 22, 1.5), (10, 20, 2.0))
     for positive, negative, quality in (*few, (20, 60, 1.5), (60, 60, 0.8)):
         frame = cohort(rng, positive, negative, 5, quality)
-        table = pd.DataFrame(rows_of_performance(ALL_FOLDS, frame, settings, rng)).set_index("metric")
+        table = pd.DataFrame(measured_rows(ALL_FOLDS, frame, settings, int(rng.integers(2**31)))).set_index("metric")
         truth = true_performance(positive, negative, quality)
         for name in MEASURED:
             named = f"{name} of {positive} and {negative} people, five folds, truly {truth[name]:.2f}"
