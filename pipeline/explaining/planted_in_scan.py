@@ -35,7 +35,7 @@ from heatlas.pipeline.explaining.explained_scan import Explanation, ScanToExplai
 from heatlas.pipeline.explaining.planted_loss import planted_copy, planting_site, read_registered
 from heatlas.pipeline.explaining.tables import declared
 from heatlas.pipeline.models.device import chosen_device
-from heatlas.pipeline.models.inputs import read_channels, to_network
+from heatlas.pipeline.models.inputs import read_channels, scale_volume
 from heatlas.pipeline.regions.region_sums import REST, device_labels, device_region_sums
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -239,6 +239,7 @@ def plant_in_scan(task: ScanToExplain, plantings: Sequence[Planting], atlas: str
     asked, name = leading_explanation(task.explanations)
     alone = replace(task, explanations=(asked,))
     volume, brain = read_registered(files, spec.template_grid)
+    volume = scale_volume(volume, brain, spec)  # once: percentiles of a copy would change all of it a little
     seen = read_channels(files, spec)
 
     def map_of(image: NDArray[np.float32]) -> torch.Tensor:
@@ -251,7 +252,8 @@ def plant_in_scan(task: ScanToExplain, plantings: Sequence[Planting], atlas: str
     for planting in plantings:
         site = planting_site(atlas, planting.changes, files.resolution_mm, files.template)
         once = np.eye(len(planting.changes))
-        copies = [to_network(planted_copy(volume, brain, site, row), brain, spec)[None] for row in once]
+        changed = [planted_copy(volume, brain, site, row) for row in once]
+        copies = [(one if spec.box is None else spec.box.crop(one))[None] for one in changed]
         answers = _answers(task, asked, np.stack([seen, *copies]))
         changes = answers[:, 1:] - answers[:, :1]
         change = map_of(copies[0]) - before

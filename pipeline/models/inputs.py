@@ -138,6 +138,12 @@ def scale_in_mask(volume: np.ndarray, mask: np.ndarray, percentiles: tuple[float
 
 def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.ndarray:
     """What the network sees of one image in template space; voxels of the mask above 0.5 are brain."""
+    scaled = scale_volume(volume, mask, spec)
+    return scaled if spec.box is None else np.ascontiguousarray(spec.box.crop(scaled))
+
+
+def scale_volume(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.ndarray:
+    """One image in template space on the network's scale, whole; voxels of the mask above 0.5 are brain."""
     if volume.shape != spec.template_grid.shape:
         raise BadInputError(
             f"image has shape {volume.shape} but the template grid at {spec.resolution_mm:g} mm "
@@ -147,7 +153,7 @@ def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.n
     scaled = scale_in_mask(volume, mask > 0.5, ends)
     if spec.normalisation == "binary-brain":  # the same scans are refused as in the run that it is compared with
         scaled = (mask > 0.5).astype(np.float32)
-    return scaled if spec.box is None else np.ascontiguousarray(spec.box.crop(scaled))
+    return scaled
 
 
 def from_network(values: np.ndarray, spec: NetworkInput) -> np.ndarray:
