@@ -6,7 +6,7 @@ A scan that is unlike is said to be so before anything else, and the answer of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -38,8 +38,11 @@ def why_unlike(run: RunRecord, scans: Sequence[str] | None = None) -> str:
     reasons = [_reason(row) for row in first.to_dict("records")]
     if every == 1:
         return WORDS.say("one", reasons=". ".join(reasons))
-    names = listing([mid_sentence(WORDS.all["short"][str(name)]) for name in first["measure"]])
-    return WORDS.say("several", scans=people, every=every, names=names)
+    return WORDS.say("several", scans=people, every=every, names=_names(first["measure"]))
+
+
+def _names(measures: Iterable[Any]) -> str:
+    return listing([mid_sentence(WORDS.all["short"][str(name)]) for name in measures])
 
 
 def unlike_caution(run: RunRecord, scan: str) -> list[Caution]:
@@ -87,7 +90,10 @@ def draw_likeness(material: Material) -> Mapping[str, Any]:
     one = len(set(rows["scan_id"])) == 1
     unlike = rows[rows["verdict"] == UNLIKE]
     shown = rows if one else rows[rows["scan_id"].isin(unlike["scan_id"])]
-    said = why_unlike(material.run) or WORDS.say("alike", scans=int(rows["scan_id"].nunique()))
+    if one and len(unlike):  # the reasons stand at the head of the page
+        said = WORDS.say("no", names=_names(unlike["measure"]))
+    else:
+        said = why_unlike(material.run) or WORDS.say("alike", scans=int(rows["scan_id"].nunique()))
     return {
         "text": said,
         "chart": likeness_chart(rows) if one else None,

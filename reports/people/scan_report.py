@@ -45,7 +45,7 @@ def scan_report(material: Material) -> str | None:
     rows, parts = likeness_of(run, [scan]), evidence_parts(run, scan)
     return render(
         "scan_report.html.j2", Frame("One scan", [], of_a_run=False), networks=count(len(run.models), "network"),
-        name=networks.name if networks.parent == CARRIED else "", withheld=why_unlike(run, [scan]),
+        name=networks.name if networks.resolve().parent == CARRIED.resolve() else "", withheld=why_unlike(run, [scan]),
         answer=APPLIED.headline.answer(run) if APPLIED.headline else None, planted=planted_in(run, [scan]),
         chart=likeness_chart(rows), caption=OF_LIKENESS.say("chart_caption"), picture=_picture(material, row),
         parts=None if parts is None else lines_of(run, parts), learned=learned_elsewhere(run),
