@@ -276,7 +276,7 @@ class Apply(Command):
     )
     plant: tuple[str, ...] = several(
         "REGION", "also take a tenth of these regions out of each scan, and say whether answer and map follow; of one "
-        "scan alone the hippocampi always", action="extend",
+        "scan alone one hippocampus always", action="extend",
     )  # fmt: skip
     participant_label: tuple[str, ...] = _LABELS()
     n_procs: int = processes_option()

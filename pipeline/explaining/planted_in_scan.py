@@ -293,14 +293,14 @@ def write_planted(work: Work, jobs: Sequence[Job]) -> bool:
     """Write ``planted_in_scan.tsv`` of explained scans; True if it was made.
 
     `jobs`: of explained scans; those of `explain_scan` hold all that is asked. A single scan that networks of another
-    run are applied to loses a tenth of each hippocampus, if the atlas has it, and all scans lose the regions of
+    run are applied to loses a tenth of one hippocampus, if the atlas has it, and all scans lose the regions of
     ``attribution.plant``.
     """
     layout, config, names = work.layout, work.config, work.config.attribution.plant
     atlas = find_atlas(config.regions.atlas)
     regions = atlas.read_table()
     one = bool(config.training.networks_of) and len(work.scans) == 1 and _shows_loss(config)
-    usual = [USUAL] * (one and USUAL in regions.groups)
+    usual = [region.name for region in regions.regions if region.group == USUAL][:one]  # both sides take twice as long
     wanted = regions_named(regions, atlas.name, [*usual, *names])
     jobs = [job for job in jobs if isinstance(job.arguments[0], ScanToExplain)]
     if not wanted or not jobs:

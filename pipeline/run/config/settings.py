@@ -400,7 +400,7 @@ class AttributionConfig:
     methods that compare with no controls are asked of every so many, through all folds. All of them predict."""
     plant: Annotated[tuple[str, ...], naming(0, once=True)] = ()
     """Regions or bilateral groups of the atlas. A tenth of each is taken out of every scan, to see whether answer and
-    leading map follow; of a single scan that networks of another run are applied to, also of each hippocampus."""
+    leading map follow; of a single scan that networks of another run are applied to, also of one hippocampus."""
     keep_maps: Literal["none", "group", "all"] = "all"
     """Maps that are written: none, the mean maps of groups, or also those of single scans. Tables need no map."""
 
