@@ -24,8 +24,12 @@ from heatlas.pipeline.statistics.images.differences import _agreement, rank_corr
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.statistics.performance.baselines import AUC, BALANCED, _Compared
 from heatlas.pipeline.statistics.performance.baselines import _rows as rows_of_baseline
-from heatlas.pipeline.statistics.performance.classification import ALL_FOLDS, metrics, weighted_auc_within
-from heatlas.pipeline.statistics.performance.classification import measured_rows
+from heatlas.pipeline.statistics.performance.classification import (
+    ALL_FOLDS,
+    measured_rows,
+    metrics,
+    weighted_auc_within,
+)
 from heatlas.pipeline.statistics.requested import Biomarker
 
 SEED, DRAWS, REGIONS = 43, 500, 30
