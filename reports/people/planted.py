@@ -61,7 +61,7 @@ def _badge(run: RunRecord, row: Mapping[Any, Any], several: bool) -> Badge:
     )  # fmt: skip
     fewer = int(row["places"] - row["as_large"])
     text = WORDS.say(
-        "text", name=row["name"], volume=row["volume_mm3"], what=run.task.words.evidence if evidence else "answer",
+        "text", volume=row["volume_mm3"], what=run.task.words.evidence if evidence else "answer",
         change=_signed(row["change"]), unit=f" {run.evidence_unit}" * evidence, spread=spread, fewer=fewer,
         places=int(row["places"]), of_region=_signed(row["region_change"]), place=int(row["place"]),
         regions=int(row["n_regions"]), share=row["share"], image=row["image_share"], NEAR_MM=NEAR_MM,

@@ -83,7 +83,7 @@ def lines_of(run: RunRecord, parts: EvidenceParts) -> Mapping[str, Any]:
         "unit": run.evidence_unit,
         "blocks": [*blocks, ("", [line(rest, parts.rest)])],
         "sums": [
-            (WORDS.say("above", n=parts.n), signed(parts.above)),
+            (WORDS.say("above"), signed(parts.above)),
             (WORDS.say("controls", n=parts.n), signed(parts.controls)),
             (WORDS.say("evidence", words=words), signed(parts.evidence)),
         ],

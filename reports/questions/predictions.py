@@ -279,17 +279,20 @@ def beside_controls(run: RunRecord) -> str:
         return "" if is_missing(row["note"]) else WORDS.say("no_norm", row=row)
     scans = run.tables["scans"]
     scan = scans[scans["scan_id"] == row["scan_id"]].iloc[0]
-    facts = {"run": run, "row": row, "far": abs(row["w"]), "above": "above" if row["w"] >= 0 else "below"}
-    facts |= {"difference": abs(row["answer"] - row["mean"]), "men": _SEX.get(str(scan["sex"])), "age": scan["age"]}
-    facts |= {"or_more": " or more" * bool(scan["age"] == OLDEST_AGE)}
-    if task.classes:
-        middle, low, high = expit(row["mean"] + np.array([0, -1, 1]) * row["sd"])
-        facts |= {"middle": middle, "low": low, "high": high}
-    said = "norm_of_number" if task.is_number else "norm_of_classes"
+    middle, low, high = expit(row["mean"] + np.array([0, -1, 1]) * row["sd"])
+
+    def said(sentence: str, who: str = "") -> str:
+        return WORDS.say(
+            sentence, who=who, run=run, row=row, far=abs(row["w"]), above="above" if row["w"] >= 0 else "below",
+            difference=abs(row["answer"] - row["mean"]), men=_SEX.get(str(scan["sex"])), age=scan["age"],
+            or_more=" or more" * bool(scan["age"] == OLDEST_AGE), middle=middle, low=low, high=high,
+        )  # fmt: skip
+
+    of_task = "norm_of_number" if task.is_number else "norm_of_classes"
     if not is_missing(row["covariates"]):
-        return WORDS.say("norm_of_age" if tells_age(run) else said, who=WORDS.say(f"{said}_alike", **facts), **facts)
-    told = WORDS.say(said, who=WORDS.say(f"{said}_all", **facts), **facts)
-    return f"{told} {WORDS.say('norm_of_few' if MEANS_ALONE in str(row['note']) else 'norm_if_told')}"
+        return said("norm_of_age" if tells_age(run) else of_task, said(f"{of_task}_alike"))
+    told = said(of_task, said(f"{of_task}_all"))
+    return f"{told} {said('norm_of_few' if MEANS_ALONE in str(row['note']) else 'norm_if_told')}"
 
 
 def tells_age(run: RunRecord) -> bool:

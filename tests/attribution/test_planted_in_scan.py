@@ -35,7 +35,7 @@ from heatlas.pipeline.explaining.planted_in_scan import (
 from heatlas.pipeline.explaining.planted_loss import numbers_of, planted_copy, planting_site, read_registered
 from heatlas.pipeline.explaining.stage import explain_applied
 from heatlas.pipeline.models.families.plain import LinearConfig, linear
-from heatlas.pipeline.models.inputs import read_channels, to_network
+from heatlas.pipeline.models.inputs import read_channels, scale_volume
 from heatlas.pipeline.models.storage import save_model
 from heatlas.pipeline.run.config.settings import AttributionConfig, Config, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
@@ -52,7 +52,7 @@ NEAR = BOX.crop(within(ATLAS.labels == LEFT.number, GRID.voxel_sizes_mm, 4.0))
 def weights(place: int, of_region: float) -> np.ndarray:
     """Weights of evidence that differ a little between networks; `of_region`: those of the left hippocampus."""
     rng = np.random.default_rng(place)
-    return np.where(LEFT.number == IN_BOX, of_region, 0.02) * rng.uniform(0.8, 1.2, BOX.shape)
+    return np.where(LEFT.number == IN_BOX, of_region, 0.02) * rng.uniform(0.8, 1.2, BOX.shape) * (1 + place / 10)
 
 
 @pytest.fixture
@@ -95,7 +95,8 @@ def change_of_image(layout: RunLayout, place: int = 0) -> np.ndarray:
     site = planting_site("neuromorphometrics-cat12", planting.changes, 4.0, files.template)
     volume, brain = read_registered(files, GRID)
     once = np.eye(len(planting.changes))[place]
-    return np.asarray(to_network(planted_copy(volume, brain, site, once), brain, SPEC) - read_channels(files, SPEC)[0])
+    copy = planted_copy(scale_volume(volume, brain, SPEC), brain, site, once)
+    return np.asarray(BOX.crop(copy) - read_channels(files, SPEC)[0])
 
 
 def test_changes_of_linear_networks_are_weights_times_the_change_of_the_image(layout: RunLayout) -> None:

@@ -482,7 +482,7 @@ def test_a_task_of_several_classes_needs_its_labels(tmp_path) -> None:
 def test_an_image_of_freesurfer_is_of_the_person_whose_folder_it_lies_in(tmp_path) -> None:
     (tmp_path / "sub-01" / "mri").mkdir(parents=True)
     path = tmp_path / "sub-01" / "mri" / "brain.mgz"
-    nib.save(nib.MGHImage(np.arange(693, dtype=np.float32).reshape(7, 9, 11), np.eye(4)), path)
+    nib.save(nib.MGHImage(np.arange(5544, dtype=np.float32).reshape(14, 18, 22), np.diag([7, 7, 7, 1])), path)
     (scan,) = read_scan(path, CONFIG).table.kept
     assert (scan.participant_id, scan.scan_id, scan.entry) == ("sub-01", "sub-01", "brain")
     known = tmp_path / "known.tsv"

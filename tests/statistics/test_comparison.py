@@ -44,9 +44,9 @@ from heatlas.pipeline.statistics.comparison.runs import (
     with_one_name_per_person,
 )
 from heatlas.pipeline.statistics.data.values import RelevanceValues
-from heatlas.pipeline.statistics.normative.w_scores import Norm
+from heatlas.pipeline.statistics.normative.shared_norms import SharedNorms, norm_rows
 from heatlas.pipeline.statistics.performance.baselines import MEAN, areas_after_exchange, baselines_tables
-from heatlas.pipeline.statistics.stage import ControlNorms, SharedNorms
+from heatlas.pipeline.statistics.stage import ControlNorms
 from heatlas.reports.questions.predictions import baselines_in_words, rivals_of
 
 SETTINGS = load_config(overrides={"statistics": {"bootstrap_samples": 500}})
@@ -544,9 +544,8 @@ def test_what_is_not_known_of_a_scan_is_left_out_of_its_norm_and_named() -> None
 
 def test_an_exported_norm_gives_the_scores_of_its_controls_without_covariates() -> None:
     values = np.random.default_rng(5).normal(5, 2, (12, 1))
-    n, nothing = np.array([12.0]), (None,)
-    made = Norm(values.mean(0)[None], (1 / n)[:, None, None], values.std(0, ddof=1), n, n - 1, nothing)
-    shared = SharedNorms("gb", ("Amygdala",), made)
+    unknown = pd.DataFrame({"age": [np.nan] * 12, "sex": [None] * 12})
+    shared = SharedNorms("gb", norm_rows("gb", ["Amygdala"], values, unknown))
     facts = pd.DataFrame({"age": [np.nan], "sex": [None], "field_strength": [np.nan]})
     wanted, found = (one.for_scan(facts) for one in (norms(values), shared))
     for ours, theirs in zip(
