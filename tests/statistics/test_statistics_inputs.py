@@ -99,7 +99,8 @@ def test_two_names_of_one_person_change_no_table(tmp_path, monkeypatch):
         )
         analyse(layouts[-1], own, folds, config)
     of_scans = {"volume_points", "w_scores", "harmonised_relevance", "harmonised_volumes"}
-    tables = [table.name for analysis in chosen for table in analysis.tables]
+    written_by_apply = {"w_answers"}
+    tables = [table.name for analysis in chosen for table in analysis.tables if table.name not in written_by_apply]
     for name in tables:
         one, two = (read_table(layout.statistics(name)) for layout in layouts)
         if name in of_scans:
