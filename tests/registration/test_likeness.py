@@ -100,7 +100,7 @@ UNLIKE: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "mirrored": ("side", lambda image: image[::-1]),
     "T2": ("template_correlation", lambda image: np.where(ANATOMY.mask, 130 - image, 0)),
     "noise": ("white_minus_grey", _noise),
-    "blurred": ("detail", lambda image: np.where(ANATOMY.mask, scipy.ndimage.gaussian_filter(image, 2), 0)),
+    "blurred": ("white_minus_grey", lambda image: np.where(ANATOMY.mask, scipy.ndimage.gaussian_filter(image, 2), 0)),
     "label map": ("region_distance", lambda image: ANATOMY.labels * 10.0),
     "upside down": ("region_distance", lambda image: np.where(ANATOMY.mask, image * np.linspace(0.2, 2, SIDE), 0)),
     "truncated": ("covered", _truncated),
