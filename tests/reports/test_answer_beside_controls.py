@@ -63,7 +63,7 @@ def test_without_age_and_sex_all_controls_are_named_and_how_to_give_them() -> No
     assert APPLIED.headline.answer(run).text.endswith("cannot be said: there is no label.")
     few = beside_controls(run_of(AD, 72.0, "F", covariates=None, note=MEANS_ALONE, n_controls=8))
     assert few.startswith("All 8 controls (CN) got ")
-    assert few.endswith("They are too few for a norm of this age and sex.")
+    assert few.endswith("No norm of one age and sex is known of them.")
 
 
 @pytest.mark.parametrize("cohort", [AD, AGE])

@@ -164,3 +164,10 @@ def test_the_answer_of_two_classes_is_their_logit_and_of_several_none() -> None:
     both = np.exp(logits.to_numpy())
     np.testing.assert_allclose(chances, both[:, 1] / both.sum(1))
     assert answers_of(pd.DataFrame({"logit_CN": [1.0], "logit_MCI": [0.0], "probability": [0.2]})) is None
+
+
+def test_controls_that_are_all_alike_give_no_score() -> None:
+    unknown = pd.DataFrame({"age": [np.nan] * 30, "sex": [None] * 30})
+    shared = SharedNorms("lrp", norm_rows("lrp", ["Amygdala"], np.full((30, 1), 0.1), unknown))
+    norm, x, _ = shared.for_scan(pd.DataFrame({"age": [70.0], "sex": ["F"]}))
+    assert np.isnan(norm.scores(np.array([[0.5]]), x)[0]).all()

@@ -215,7 +215,7 @@ def place_among(value: float, controls: Sequence[float], measure: QualityMeasure
     away = scaled(np.append(known, value)) - scaled(median)
     spread = max(ROBUST_SD * float(np.median(np.abs(away[:-1]))), measure.smallest_spread)
     away = _bad_side(away, measure) / spread
-    distance, beyond = float(away[-1]), int((away[:-1] >= away[-1]).sum())
+    distance, beyond = float(away[-1]), int((away[:-1] >= away[-1] - 1e-12).sum())
     usual = measure.low <= value <= measure.high and np.isfinite(measure.low)
     unlike = distance > FARTHEST and beyond <= AS_FAR * len(known) and not usual
     return Place(measure.column, float(value), median, distance, beyond, len(known), bool(unlike))

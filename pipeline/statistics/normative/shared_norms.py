@@ -20,7 +20,7 @@ from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.statistics.arrays import Flags, Floats
 from heatlas.pipeline.statistics.data.inputs import AppliedScans
 from heatlas.pipeline.statistics.data.values import joined
-from heatlas.pipeline.statistics.normative.w_scores import FEWEST_CONTROLS, Norm, fit_norm
+from heatlas.pipeline.statistics.normative.w_scores import FEWEST_CONTROLS, NO_SPREAD, Norm, fit_norm
 
 ANSWER = "answer"
 """Map and group of what the networks answer in a table of norms."""
@@ -111,7 +111,8 @@ class SharedNorms:
     def _of_all(self) -> Norm:
         mean, sd, n = (self.rows[name].to_numpy(float) for name in ("mean", "sd", "n_controls"))
         nothing: tuple[str | None, ...] = (None,) * len(n)
-        return Norm(mean[None], (1 / n)[:, None, None], np.where(sd > 0, sd, np.nan), n, n - 1, nothing)
+        spread = np.where(sd**2 > NO_SPREAD * (mean**2 + sd**2), sd, np.nan)
+        return Norm(mean[None], (1 / n)[:, None, None], spread, n, n - 1, nothing)
 
     def _by_age_and_sex(self, by_age: Flags, age: float) -> Norm:
         """The regression on age and sex, where there is one; NaN, with a problem, outside the ages of its controls."""
