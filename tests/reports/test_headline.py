@@ -181,7 +181,10 @@ def test_the_page_of_apply_says_whether_its_networks_learned(record, tmp_path, m
     here = applied(record, record.layout.root)
     assert learning_in_words(record)
     assert summarise(here).trust.startswith(f"{learning_in_words(record)} That was measured in the run that they are")
-    for low, title in ((0.6, "Nothing here says how good the networks are."), (0.5, "The networks may be guessing.")):
+    for low, title in (
+        (0.6, "These scans cannot show how good the networks are."),
+        (0.5, "The networks may be guessing."),
+    ):
         monkeypatch.setattr(sections, "run_of_networks", lambda run, low=low: performing(record, low))
         caution = next(one for one in find_cautions(here) if one.title == title)
         assert (learning_in_words(performing(record, low)) in caution.text) == (low == 0.5)
