@@ -58,7 +58,7 @@ def test_without_age_and_sex_all_controls_are_named_and_how_to_give_them() -> No
     run = run_of(SCORE, None, None, covariates=None, note=note)
     assert beside_controls(run) == (
         "All 40 people whom the networks learned from got 70.5 ± 6.5, by the network that had not seen them; this scan "
-        "lies 0.6 SD above. The norm is that of one age and sex if these are given (--age YEARS --sex F or M)."
+        "lies 0.6 SD above. Give --age YEARS and --sex F or M to compare it with controls of this age and sex."
     )
     assert APPLIED.headline.answer(run).text.endswith("cannot be said: there is no label.")
     few = beside_controls(run_of(AD, 72.0, "F", covariates=None, note=MEANS_ALONE, n_controls=8))
