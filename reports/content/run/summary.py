@@ -221,7 +221,8 @@ def build_brain(material: Material) -> Mapping[str, Any]:
     figures: list[Picture] = []
     missing = what = ""
     if run.keeps_mean_maps:
-        figures, what = difference_pictures(material, *differing(run) if run.task.classes else ((), 0))
+        tested = run.task.classes and not networks_guess(run)  # a line around a region reads as a finding
+        figures, what = difference_pictures(material, *differing(run) if tested else ((), 0))
         missing = material.missing_maps(run.map_groups[:2], [run.leading_map])
     else:
         missing = 'This run keeps no mean maps ([attribution] keep_maps = "none").'
