@@ -13,21 +13,20 @@ from typing import Any
 
 import nibabel as nib
 import numpy as np
-import torch
-from torch import nn
 
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.explaining import any_network
 from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.explaining.explained_image import Explained
-from heatlas.pipeline.models.contract import StagedModel, ensemble_of, members_of
+from heatlas.pipeline.models.contract import ensemble_of
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.named_networks import open_network
-from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.training.given import members_in_unit
 from heatlas.workflows.library import apply_until_registered
 
 METHOD = "deeplift"
@@ -77,19 +76,7 @@ def explain_scan(image: str | Path, method: str = METHOD, *, network: str | Path
         made.set_sform(spec.grid.affine, _MNI)
         return made
 
-    members = [member for one in loaded for member in _in_its_unit(one)]
+    members = [member for one in loaded for member in members_in_unit(one)]
     options = {"target": task.unit, **options}
     whole = ensemble_of(members).eval()
     return any_network.explain(whole, placed(seen), method, reference=[placed(mean.seen(spec))], **options)
-
-
-def _in_its_unit(loaded: LoadedModel) -> list[StagedModel]:
-    """The members of a network; those of a number answer in its unit, not as they were standardised in training."""
-    members = [one for one in members_of(loaded.model) if isinstance(one, StagedModel)]
-    scale = loaded.description["objective"]
-    for member in members if "target_sd" in scale else ():
-        last = [layer for layer in member.modules() if isinstance(layer, nn.Linear)][-1]
-        with torch.no_grad():
-            last.weight *= scale["target_sd"]
-            last.bias.copy_(last.bias * scale["target_sd"] + scale["target_mean"])
-    return members

@@ -107,9 +107,26 @@ def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[li
             raise UsageError(f"{folder}: its networks tell {theirs}, and this cohort has {ours}.")
         if loaded.input != spec:
             raise UsageError(f"{folder}: its networks see another grid or scaling than this run; use heatlas apply.")
-        members += [one for one in members_of(loaded.model) if isinstance(one, StagedModel)]
+        members += members_in_unit(loaded)
         people |= set(known_to_network(loaded.description, folder))
     return members, sorted(people)
+
+
+def members_in_unit(loaded: LoadedModel) -> list[StagedModel]:
+    """The members of a network; those of a number answer in its unit, not as they were standardised in training."""
+    members = [one for one in members_of(loaded.model) if isinstance(one, StagedModel)]
+    scale = loaded.description["objective"]
+    for member in members if "target_sd" in scale else ():
+        last = [layer for layer in member.modules() if next(layer.parameters(recurse=False), None) is not None][-1]
+        if not isinstance(last, nn.Linear) or last.bias is None:
+            raise UsageError(
+                f"{type(last).__name__}, the last layer of its networks, cannot answer in {', '.join(loaded.classes)}: "
+                "networks of a number that are used on other people end in a linear layer with biases."
+            )
+        with torch.no_grad():
+            last.weight *= scale["target_sd"]
+            last.bias.copy_(last.bias * scale["target_sd"] + scale["target_mean"])
+    return members
 
 
 def answered(network: nn.Module, files: Sequence[ScanFiles], spec: NetworkInput, device: torch.device) -> Floats:

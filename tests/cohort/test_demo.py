@@ -367,6 +367,7 @@ def nobody(reference: ReferenceAnatomy) -> PersonShape:
     return PersonShape(np.zeros(reference.velocities.shape[1:], np.float32), np.array([0.95, 0.9, 1.0]))
 
 
+@pytest.mark.ci
 def test_severity_one_changes_volumes_as_published(reference: ReferenceAnatomy, nobody: PersonShape) -> None:
     acquisition = draw_acquisition(np.random.default_rng(0), reference, nobody, 2.0)
     healthy, severe = (scan(reference, nobody, level, acquisition) for level in (HEALTHY, SEVERE))

@@ -86,7 +86,7 @@ def test_every_orientation_gives_the_same_brain_with_left_on_the_left(register: 
         assert abs(result.log_jacobian - first.log_jacobian)[inside].mean() < 1e-3
 
 
-@pytest.mark.parametrize("transform", [QUICK, TO_4MM])
+@pytest.mark.parametrize("transform", [QUICK, pytest.param(TO_4MM, marks=pytest.mark.ci)])
 def test_the_affine_planted_is_the_affine_found(register: Any, template: Template, transform: str) -> None:
     """Template -> scan, in RAS millimetres, judged where the brain is."""
     result = register("PSR", replace(CONFIG, transform=transform))

@@ -218,6 +218,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Any:
     return register
 
 
+@pytest.mark.ci
 def test_a_tiny_head_is_in_doubt_whatever_is_done_with_it(
     write: Any, phantom: Any, tmp_path: Path, in_this_process: Any
 ) -> None:

@@ -421,6 +421,7 @@ def test_the_evaluation_stands_in_the_report_with_nulls_beside_each_map(run, rec
     assert [cell.text for cell in dose.rows[0]] == ["Expected gradients", "0.70", "0.70", "0.97"]
 
 
+@pytest.mark.ci
 def test_two_sentences_say_what_the_bench_found_about_lrp(run, record, unrendered):
     evaluated = evaluate(run)
     first, second = bench_sentence(evaluated, "lrpB000").split(". ", 1)
@@ -438,6 +439,7 @@ def test_without_a_row_the_bench_has_nothing_to_say_of_a_map(run, record):
     assert bench_sentence(evaluated, "gb") == "The evaluation of this run did not cover Guided backpropagation."
 
 
+@pytest.mark.ci
 def test_the_report_leads_with_what_passed(run, record):
     evaluated = evaluate(run, finds="lrpB000")
     assert evaluated.leading_map == "lrpB000"

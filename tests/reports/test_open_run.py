@@ -342,6 +342,7 @@ def test_a_run_without_relevance_propagation_is_finished(record):
         assert missing_stages(replace(record, tables=rest)) == missing
 
 
+@pytest.mark.ci
 def test_the_summary_and_the_cautions_do_without_any_one_table(record):
     for name in record.tables:
         rest = {other: table for other, table in record.tables.items() if other != name}

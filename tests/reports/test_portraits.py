@@ -201,6 +201,7 @@ def test_menus_of_people_and_regions_mark_where_one_came_from(report):
     assert region.count(' aria-current="') == region.count('class="here"') == 1
 
 
+@pytest.mark.ci
 def test_figure_7_of_the_founding_study_has_the_colours_of_the_mean_map(run, monkeypatch):
     seen, draw = [], founding.draw_map_grid
 

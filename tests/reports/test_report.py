@@ -348,6 +348,7 @@ def test_a_run_that_only_has_its_configuration_makes_a_report(tmp_path):
     assert "The input has not been read yet" in Page(build_report(layout)).text
 
 
+@pytest.mark.ci
 def test_without_mistakes_the_empty_outcomes_are_named(quiet_text):
     assert "There is no scan among FP and FN" in quiet_text
     assert "There are no scans in false positive and false negative" in quiet_text

@@ -244,6 +244,7 @@ def test_numbers_of_a_region_page_are_those_of_the_tables(run):
     assert f"On average {percent(part)} of the map of AD lies here: number" in page
 
 
+@pytest.mark.ci
 def test_a_region_page_says_whether_disease_was_planted_there_and_that_maps_are_scaled(tmp_path):
     layout = make_run(tmp_path / "run", BY_PROBABILITY)
     truth = tmp_path / "input" / "truth" / "planted.json"
@@ -354,6 +355,7 @@ def test_relevance_outside_tissue_is_told_map_by_map(tmp_path):
         assert said in found[0]
 
 
+@pytest.mark.ci
 def test_relevance_in_no_region_is_warned_of_above_a_third(run):
     path = run.statistics("shortcuts")
     before = path.read_bytes() if path.is_file() else None

@@ -101,6 +101,7 @@ def test_the_share_of_a_region_is_its_part_of_the_absolute_sums_of_the_map(table
         assert found["mean_share"].item() == pytest.approx(people.mean(), rel=1e-12)
 
 
+@pytest.mark.ci
 def test_the_explorer_of_a_run_tests_shares(made):
     table = read_table(made.layout.figures / "region_explorer.tsv", text_columns=["scan_group", "name", "hemisphere"])
     rows = read_table(made.layout.statistics("group_comparisons")).query("metric == 'share' and map == 'lrpB000'")

@@ -280,6 +280,7 @@ def small():
     return harmonisation_tables(site_cohort(n=36))
 
 
+@pytest.mark.ci
 def test_tables_have_the_columns_they_describe(small):
     for table in HARMONISATION_TABLES:
         assert list(small[table.name].columns) == list(table.meanings)

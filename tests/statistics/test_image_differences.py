@@ -231,6 +231,7 @@ def run_test(values: np.ndarray, first: np.ndarray, folds: np.ndarray | None = N
     return voxel_test(people.values, people.model, permutations, MASK, **more)
 
 
+@pytest.mark.ci
 def test_tfce_is_the_integral_over_heights_summed_in_fine_steps():
     x = gaussian_filter(np.random.default_rng(2).normal(size=MASK.shape), 1) * MASK
     x /= x.std()

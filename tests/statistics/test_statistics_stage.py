@@ -80,6 +80,7 @@ def test_every_table_has_a_dictionary_of_its_columns(usual):
         assert len(frame) > 0
 
 
+@pytest.mark.ci
 def test_same_seed_same_bytes_other_seed_other_draws(usual, tmp_path):
     runs = [usual, *(analysed(tmp_path / str(seed), people(), fast(seed=seed)) for seed in (3, 4))]
     contents = [{path.stem: path.read_bytes() for path in run.statistics("roc").parent.glob("*.tsv")} for run in runs]

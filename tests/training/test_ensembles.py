@@ -64,6 +64,7 @@ def runs(tmp_path_factory):
     return layouts
 
 
+@pytest.mark.ci
 def test_the_first_member_is_the_network_of_a_run_without_ensemble(runs):
     alone, ensemble = (load_model(layout.fold(0)).model for layout in runs)
     first, second, third = members_of(ensemble)

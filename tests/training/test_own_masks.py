@@ -86,6 +86,7 @@ def write_brain(files, inside: np.ndarray | None = None) -> None:
     write_template_image(files.brain_mask, np.ones(GRID.shape, bool) if inside is None else inside, GRID)
 
 
+@pytest.mark.ci
 def test_planted_labels_arrive_where_affine_and_warp_take_them_with_left_and_right(tmp_path) -> None:
     files = RunLayout(tmp_path).scan("sub-1", None, 4.0)
     angle = np.deg2rad(7)

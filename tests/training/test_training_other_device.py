@@ -89,6 +89,7 @@ def test_a_training_gives_what_it_gives_on_the_cpu(tmp_path, kept: bool) -> None
     assert not waits.sizes
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kept", [False, True])
 def test_only_the_end_of_an_epoch_waits(tmp_path, kept: bool) -> None:
     """As often with twice the steps, but for the counts of batches of the first ten."""

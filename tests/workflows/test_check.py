@@ -386,6 +386,7 @@ def leaving():
 """
 
 
+@pytest.mark.ci
 def test_check_says_that_it_runs_the_code_of_a_network_and_tries_the_methods(dataset, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("heatlas.workflows.check.expectations", lambda *_: [])
     (tmp_path / "nets.py").write_text(NETS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel as nib
@@ -14,17 +15,21 @@ import safetensors.torch
 import torch
 
 import heatlas
+from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models import named_networks
 from heatlas.pipeline.models.contract import ensemble_of, members_of
-from heatlas.pipeline.models.inputs import read_network_volume
+from heatlas.pipeline.models.inputs import configured_input, read_network_volume
 from heatlas.pipeline.models.named_networks import CARRIED, VARIABLE, network_folder, open_network
 from heatlas.pipeline.models.named_networks import named_networks as known_networks
 from heatlas.pipeline.models.storage import load_model
+from heatlas.pipeline.run.config.files import read_config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, BundleLayout
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import file_digest
+from heatlas.pipeline.training.given import members_to_apply
+from heatlas.pipeline.training.prediction import number_of
 from heatlas.workflows import export
 from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
@@ -221,6 +226,19 @@ def test_a_number_is_answered_without_a_label(folder, public, applied) -> None:
     page = applied.report.read_text(encoding="utf-8")
     assert f"The predicted age is {row['prediction']:.1f}, with a standard deviation over the networks of" in page
     assert "Probability of" not in page
+
+
+def test_networks_of_a_number_answer_in_its_unit_where_people_have_labels() -> None:
+    bundle = open_network("oasis1-age")
+    config = read_config(bundle.layout.config)
+    config = replace(config, training=replace(config.training, networks_of=str(bundle.layout.root)))
+    used, _ = members_to_apply(config, task_of(config.cohort), configured_input(config))
+    loaded = [load_model(files) for files in bundle.networks]
+    volume = torch.rand(1, 1, *loaded[0].input.shape, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        years = [number_of(member(volume).numpy(), one) for one in loaded for member in members_of(one.model)]
+        np.testing.assert_allclose([float(member(volume)) for member in used], years, atol=1e-3)
+    assert 5 < min(years) < max(years) < 120  # no standard deviations
 
 
 @pytest.mark.ci

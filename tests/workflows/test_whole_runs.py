@@ -221,6 +221,7 @@ def files_of(out: Path, scan: Scan) -> list[Path]:
     return [files.overview, files.volumes, files.region_quality]
 
 
+@pytest.mark.ci
 def test_what_follows_a_scan_is_there_before_the_next_one_is_done(tmp_path: Path, scans: list[Scan]) -> None:
     """One worker, and the others were handed in before: the third scan waits for files of the first two."""
     WAITED_FOR.extend([*files_of(tmp_path / "out", scans[0]), *files_of(tmp_path / "out", scans[1])])
@@ -275,6 +276,7 @@ def test_the_end_is_the_same_whatever_was_shown_on_the_way(
     assert results(tmp_path / "shown") == results(tmp_path / "silent")
 
 
+@pytest.mark.ci
 def test_decisions_survive_tables_that_are_not_complete_yet(
     tmp_path: Path, scans: list[Scan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
