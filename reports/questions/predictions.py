@@ -117,19 +117,26 @@ class Learning:
 
 
 def learning_of(run: RunRecord) -> Learning | None:
-    """Balanced accuracy against chance, or of a number R² against the mean of all; None where it is not known."""
+    """Balanced accuracy against chance; of a number R² or, where that is not clear, r. None where it is not known.
+
+    A few large errors can make the interval of R² wide in few people whose order is predicted well.
+    """
     kind = run.task.kind.name
     table = PREDICTIONS_OF[kind].replace("predictions", "performance")
     if run.without_labels or not run.has(table):
         return None
     rows = run.tables[table]
-    rows = rows[(rows["fold"].astype(str) == ALL_FOLDS) & (rows["metric"] == ("r2" if kind == NUMBER else BALANCED))]
-    if rows.empty or is_missing(rows["estimate"].iloc[0]):
+    rows = rows[rows["fold"].astype(str) == ALL_FOLDS].set_index("metric", drop=False)
+    name = "r2" if kind == NUMBER else BALANCED
+    if name not in rows.index or is_missing(rows["estimate"][name]):
         return None
-    row, rivals = rows.iloc[0], rivals_of(run)
+    if kind == NUMBER and not rows["ci_low"]["r2"] > 0 and "r" in rows.index and rows["ci_low"]["r"] > 0:
+        name = "r"
+    row, rivals = rows.loc[name], rivals_of(run)
     chance = 0.0 if kind == NUMBER else 1 / len(run.task.outputs)
     span = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
-    measured = WORDS.say("measured_number" if kind == NUMBER else "measured", row=row, span=span, chance=chance)
+    words = {"r2": "measured_number", "r": "measured_order"}.get(name, "measured")
+    measured = WORDS.say(words, row=row, span=span, chance=chance)
     against = "" if rivals is None else str(rivals.best["verdict"])
     return Learning(judge_learning(row["ci_low"], chance, against), row, measured)
 

@@ -170,6 +170,20 @@ def test_a_number_and_several_classes_are_judged_alike(record, task, metric, low
     assert ("Mean absolute error 3.10; of predicting the mean of all, 5.20." in card.more) == (task == "number")
 
 
+def test_a_number_whose_order_is_predicted_is_no_guess_though_few_errors_decide_r2(record):
+    rows = pd.DataFrame({"fold": "all", "metric": ["r2", "r", "mae", "mae_of_mean"], "n_participants": 20})
+    rows = rows.assign(
+        estimate=[0.89, 0.97, 6.1, 19.1], ci_low=[-0.11, 0.84, 4.3, 11.9], ci_high=[0.99, 0.99, 8.7, 30.7]
+    )
+    config = load_config(overrides={"cohort": OTHER_TASKS["number"], "attribution": {"betas": [0.0]}})
+    found = replace(record, config=config, tables={"scans": record.tables["scans"], "performance_number": rows})
+    assert learning_in_words(found) == (
+        "Networks predicted age of people they had not seen (predicted and true values correlate with r = 0.97, 95 % "
+        "interval 0.84 to 0.99; chance 0)."
+    )
+    assert cards(found)[GOOD].figure == "0.97"
+
+
 def applied(record: RunRecord, networks_of: object) -> RunRecord:
     """The networks of a run, on people of whom none has a label."""
     training = replace(record.config.training, networks_of=str(networks_of))
