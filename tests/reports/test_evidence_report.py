@@ -96,17 +96,17 @@ def record(run, unevaluated) -> RunRecord:
 )
 def test_one_function_decides_the_leading_map(evidence, passed, leads):
     verdicts = pd.DataFrame({"map": list(passed), "passed": list(passed.values())}) if passed else None
-    assert leading_map(MAPS, evidence, "lrpB000", verdicts) == leads
+    assert leading_map(MAPS, evidence, verdicts) == leads
 
 
 def test_the_exact_map_of_a_network_that_has_one_leads():
     names = ["deeplift", EVIDENCE, "inherent"]
-    assert leading_map(names, names, "inherent", None) == "inherent"
+    assert leading_map(names, names, None) == "inherent"
 
 
 def test_a_map_must_pass_on_every_cohort_to_lead():
     verdicts = pd.DataFrame({"map": [EVIDENCE, EVIDENCE, "deeplift"], "passed": [True, False, True]})
-    assert leading_map(MAPS, ("deeplift", EVIDENCE), "lrpB000", verdicts) == "deeplift"
+    assert leading_map(MAPS, ("deeplift", EVIDENCE), verdicts) == "deeplift"
 
 
 def by_hand(run: RunLayout) -> pd.DataFrame:
