@@ -36,6 +36,7 @@ from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.models.named_networks import network_folder, require_as_exported
 from heatlas.pipeline.run.config.files import read_config, usual_sentence
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.config.inclusion import without_ids
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
@@ -266,6 +267,8 @@ def apply_command(options: Apply) -> int:
     cohort = replace(cohort, freesurfer_folder="")  # of the run's people too
     if options.include is not None or options.input.is_file():  # of one image nothing is known that a rule asks for
         cohort = replace(cohort, include=options.include or "")
+    elif cohort.include:
+        cohort = replace(cohort, include=without_ids(cohort.include))
     regions = replace(config.regions, own_labels="")  # segmentations of the run's people
     config = replace(
         config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig(),

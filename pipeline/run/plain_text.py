@@ -207,9 +207,10 @@ def similar(name: str, names: Iterable[object], limit: int = 4) -> list[str]:
     return [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, limit, 0.4)]
 
 
-def did_you_mean(name: str | None) -> str:
+def did_you_mean(*names: str | None) -> str:
     """The question at the end of a message; empty without a suggestion."""
-    return f" Did you mean {name}?" if name else ""
+    meant = dict.fromkeys(filter(None, names))
+    return f" Did you mean {', '.join(meant)}?" if meant else ""
 
 
 def unknown(where: str, name: str, names: Iterable[str]) -> str:
