@@ -229,7 +229,7 @@ def _passes_counted(network: nn.Module, method: str) -> Iterator[None]:
             yield
         finally:
             hook.remove()
-    if (seconds := time.monotonic() - began) >= _SECONDS_UNTIL_COUNTED:
+    if passes and (seconds := time.monotonic() - began) >= _SECONDS_UNTIL_COUNTED:
         taken = counted(passes, "pass", plural="passes")
         print(f"{method}: {taken} of the network in {duration(seconds)}", file=sys.stderr)
 
