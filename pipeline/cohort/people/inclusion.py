@@ -248,10 +248,11 @@ def _require_known_ids(rule: InclusionRule, candidates: Sequence[Candidate]) -> 
         known = sorted({str(getattr(candidate.scan, column)) for candidate in candidates})
         unknown = [name for of, name in named if of == column and name not in known]
         if unknown:
-            full = {name: participant_named(name, set(known)) for name in unknown}  # 07 or 002_S_0295
-            near = [full[name] if full[name] in known else nearest(name, known) for name in unknown]
+            of_people = column == "participant_id"  # which may be meant by 07 or 002_S_0295
+            full = [participant_named(name, set(known)) if of_people else name for name in unknown]
+            near = did_you_mean(*(nearest(name, known) for name in full))
             raise BadInputError(
-                f"cohort.include: no scan has the {column} {listed(unknown)}.{did_you_mean(*near)} The "
+                f"cohort.include: no scan has the {column} {listed(unknown)}.{near} The "
                 f"{counted(len(known), 'id')} of the input begin {', '.join(known[:3])}."
             )
 
