@@ -275,7 +275,7 @@ class Apply(Command):
         "networks that explain a scan by methods without controls: some (default), or all, which takes longer", "some"
     )
     plant: tuple[str, ...] = several(
-        "REGION", "also take a tenth of these regions out of each scan, and say whether answer and map follow; of one "
+        "REGION", "also take a tenth of these regions out of each scan, and say whether answer and map respond; of one "
         "scan alone one hippocampus always", action="extend",
     )  # fmt: skip
     participant_label: tuple[str, ...] = _LABELS()
