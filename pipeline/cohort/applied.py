@@ -38,7 +38,8 @@ FEWEST = 3
 """People, of each class, with whom performance can be measured and baselines fitted."""
 _PTID = re.compile(rf"(?<!\d){PTID}", re.ASCII)
 _OASIS1 = re.compile(r"OAS1_[0-9]{4}_MR[0-9]+")
-_ASKED_OF_IMAGE = {"age": "--age YEARS", "sex": "--sex F or M"}
+ASKED_OF_IMAGE = {"age": "--age YEARS", "sex": "--sex F or M"}
+"""Options that say of the person of one image what the image does not."""
 
 
 def person_of_image(name: str) -> tuple[str, str | None]:
@@ -107,7 +108,7 @@ def read_scan(
     _require_voxels(path, config.kind == T1W)
     notes += derivatives.entry_notes([candidate], space) if config.start_at == "auto" else []
     unknown = [name for name, value in (("age", age), ("sex", sex)) if value is None]
-    options = " and ".join(_ASKED_OF_IMAGE[name] for name in unknown)
+    options = " and ".join(ASKED_OF_IMAGE[name] for name in unknown)
     text = f"scores against controls take no account of the person's {' and '.join(unknown)}; add {options}"
     notes = [*notes, *header_notes, *age_notes, *([text] if unknown else [])]
     return InputCohort(path.parent, "image", ScanTable((scan,)), tuple(notes))
