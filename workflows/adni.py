@@ -36,6 +36,7 @@ from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.models.named_networks import network_folder, require_as_exported
 from heatlas.pipeline.run.config.files import read_config, usual_sentence
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, template_name
+from heatlas.pipeline.run.config.inclusion import without_ids
 from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, HeatlasError, UsageError
@@ -123,7 +124,8 @@ def run_pipeline(
             log.info("%s", description)
             for note in ready.notes:
                 log.warning("note: %s", note)
-            if options.executor is None and not layout.provenance.is_file():
+            timed = cohort.layout != "image"  # of one, which takes minutes, networks and maps are not estimated
+            if timed and options.executor is None and not layout.provenance.is_file():
                 for sentence in expectations(config, cohort, ready.split, stages, options.n_procs):
                     log.info("%s", sentence)
             for sentence in filter(None, (usual_sentence(config), balance_sentence(ready.balance))):
@@ -185,7 +187,8 @@ def _run_stages(
 def _run_stage(stage: str, step: Callable[[Work], Result], work: Work, log: logging.Logger) -> bool:
     started = time.monotonic()
     result = step(work)
-    log.info("%-13s %s (%.0f s)", stage, result, time.monotonic() - started)
+    name = "prediction" if stage == "training" and work.config.training.networks_of else stage
+    log.info("%-13s %s (%.0f s)", name, result, time.monotonic() - started)
     failed = [outcome for outcome in result.outcomes if not outcome.ok]
     for outcome in failed:
         log.warning("  %s failed: %s", outcome.job.unit, outcome.message)
@@ -193,7 +196,7 @@ def _run_stage(stage: str, step: Callable[[Work], Result], work: Work, log: logg
         log.warning("  listed in %s", work.layout.failures)
     wanted = [outcome for outcome in result.outcomes if outcome.job.stage != OWN_REGIONS]  # a table beside the others
     if wanted and not any(outcome.ok for outcome in wanted):
-        raise BadInputError(f"{stage}: every unit failed; see {work.layout.failures}.")
+        raise BadInputError(f"{name}: every unit failed; see {work.layout.failures}.")
     return result.changed
 
 
@@ -266,6 +269,8 @@ def apply_command(options: Apply) -> int:
     cohort = replace(cohort, freesurfer_folder="")  # of the run's people too
     if options.include is not None or options.input.is_file():  # of one image nothing is known that a rule asks for
         cohort = replace(cohort, include=options.include or "")
+    elif cohort.include:
+        cohort = replace(cohort, include=without_ids(cohort.include))
     regions = replace(config.regions, own_labels="")  # segmentations of the run's people
     config = replace(
         config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig(),

@@ -105,6 +105,9 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig, problem: str = ""
     """
     table = cohort.table
     kept, labelled = table.kept, table.labelled
+    notes = [f"note: {note}" for note in cohort.notes]
+    if cohort.layout == "image":  # which has no label and is in no class
+        return "\n".join([f"{without_home(cohort.root / kept[0].file)}: one image", *notes])
     lines = [
         f"{without_home(cohort.root)}: {_KINDS[cohort.layout]}" + (", SYNTHETIC people" if cohort.synthetic else ""),
         f"{counted(len(table), 'scan')} found of {_people(table.scans)}; {len(kept)} kept of {_people(kept)}",
@@ -123,8 +126,7 @@ def describe_cohort(cohort: InputCohort, config: CohortConfig, problem: str = ""
         missing = sum(getattr(scan, name) is None for scan in labelled)
         if missing:
             lines.append(f"  missing {text}: {missing} of {counted(len(labelled), 'scan')}")
-    lines += [f"note: {note}" for note in cohort.notes]
-    return "\n".join(lines)
+    return "\n".join([*lines, *notes])
 
 
 def _inclusion_lines(cohort: InputCohort, config: CohortConfig) -> list[str]:
@@ -191,7 +193,7 @@ def summary(cohort: InputCohort, config: CohortConfig, problem: str) -> dict[str
 
 _KINDS = {
     "adni": "ADNI download", "bids": "BIDS dataset", "oasis": "OASIS download", "caps": "CAPS dataset",
-    "freesurfer": "FreeSurfer subjects", "table": "images with a table", "image": "one image",
+    "freesurfer": "FreeSurfer subjects", "table": "images with a table",
 }  # fmt: skip
 
 

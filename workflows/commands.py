@@ -266,7 +266,7 @@ class Apply(Command):
     follow_links: bool = _FOLLOW_LINKS()
     age: float | None = option("of the person of the one image, for the norm of this age", metavar="YEARS", type=years)
     sex: Literal["F", "M"] | None = option("of the person of the one image", choices=("F", "M"))
-    include: str | None = option("who takes part (default: as in the run)", metavar="RULE")
+    include: str | None = option("who takes part (default: as in the run, but for its ids)", metavar="RULE")
     new_people: bool = flag(
         "nobody is of the run, even where participant ids are the same (default: people of the run are left out)"
     )
@@ -275,7 +275,7 @@ class Apply(Command):
         "networks that explain a scan by methods without controls: some (default), or all, which takes longer", "some"
     )
     plant: tuple[str, ...] = several(
-        "REGION", "also take a tenth of these regions out of each scan, and say whether answer and map follow; of one "
+        "REGION", "also take a tenth of these regions out of each scan, and say whether answer and map respond; of one "
         "scan alone one hippocampus always", action="extend",
     )  # fmt: skip
     participant_label: tuple[str, ...] = _LABELS()

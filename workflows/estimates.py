@@ -71,14 +71,14 @@ class ResourceEstimate:
         """Say it in a line; the stages only where they differ from the whole and from each other.
 
         >>> ResourceEstimate({"maps": 121.0, "training": 7300.0}, 1.2e9, 4.35e8).in_words(2)
-        'about 2.1 h with 2 worker processes (maps 2 min, training 2.0 h), 1.2 GB of memory each, 0.4 GB of disk'
+        'about 2.1 h on 2 idle cores (maps 2 min, training 2.0 h), 1.2 GB of memory each, 0.4 GB of disk'
         """
         spans = [f"{stage} {_span(value)}" for stage, value in self.seconds.items()]
         seconds = sum(self.seconds.values())
         parts = f" ({', '.join(spans)})" if len(spans) > 1 and seconds >= _WORTH_PARTS else ""
         return (
-            f"about {_span(seconds)} with {counted(workers, 'worker process', plural='worker processes')}{parts}, "
-            f"{self.memory / 1e9:.1f} GB of memory each, {max(self.disk / 1e9, 0.1):.1f} GB of disk"
+            f"about {_span(seconds)} on {counted(workers, 'idle core')}{parts}, {self.memory / 1e9:.1f} GB of memory "
+            f"each, {max(self.disk / 1e9, 0.1):.1f} GB of disk"
         )
 
 
@@ -151,13 +151,16 @@ def bytes_kept(config: Config, voxels: int, with_maps: bool) -> float:
 
 
 def measured_step(config: Config) -> TrainingStep:
-    """Time forward and backward of the configured network on one core, best of two, and add up what it keeps."""
+    """Time forward and backward of the configured network on one core, best of two, and add up what it keeps.
+
+    The time is that of the processor, whatever else runs on it: the run will begin when it is idle.
+    """
     import torch  # takes a second
 
     spec = configured_input(config)
     shape = spec.shape
     timed, family = _timed_shape(shape, config), family_of(config.model)
-    threads = torch.get_num_threads()
+    threads, used = torch.get_num_threads(), max(config.training.threads, 1)
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -165,18 +168,18 @@ def measured_step(config: Config) -> TrainingStep:
         return tensor
 
     try:
-        torch.set_num_threads(max(config.training.threads, 1))
+        torch.set_num_threads(used)
         with torch.random.fork_rng(devices=[]):
             family.require_fits(timed, config.model)
             network = build_network(config.model, timed, 2, spec.channels).train()
             volume, seconds = torch.rand(2, spec.channels, *timed), math.inf
             volume.requires_grad_(is_given(config))  # the weights of such networks are held
             for _ in range(2):
-                began = time.perf_counter()
+                began = time.process_time()
                 with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                     answer = network(volume)
                 answer.sum().backward()
-                seconds = min(seconds, (time.perf_counter() - began) / len(volume))
+                seconds = min(seconds, (time.process_time() - began) / used / len(volume))
     finally:
         torch.set_num_threads(threads)
     ratio = math.prod(shape) / math.prod(timed)

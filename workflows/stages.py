@@ -110,7 +110,8 @@ def train(work: Work) -> Result:
     applied = apply_networks(work, work.outside("registration"), trained)
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     baselines = compare_with_baselines(work, scans, PackedAtlas.of(atlas))
-    return Result([*carried, *outcomes, *applied], step_done=baselines)
+    shown = [one for one in outcomes if not (one.ok and work.without_labels)]  # networks of another run are copied
+    return Result([*carried, *shown, *applied], step_done=baselines)
 
 
 def explain(work: Work) -> Result:

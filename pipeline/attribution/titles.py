@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 from heatlas.pipeline.attribution.entry import title_of
@@ -12,6 +12,20 @@ from heatlas.pipeline.run.layout.scan_files import GUIDED, GUIDED_MAP, LRP, beta
 
 FIRST = ("inherent", "expectedGradients")
 """Evidence maps that lead before others: the exact one of networks that have it, then the one made by default."""
+
+
+def maps_to_lead(names: Sequence[str], evidence: Collection[str]) -> list[str]:
+    """Maps of a run that may lead, the first where nothing was evaluated: evidence maps, then LRP of the smallest beta.
+
+    Without LRP the first map takes its place. `evidence`: maps in units of evidence, relative to controls.
+
+    >>> maps_to_lead(["lrpB050", "lrpB000", "deeplift", "expectedGradients"], {"deeplift", "expectedGradients"})
+    ['expectedGradients', 'deeplift', 'lrpB000']
+    """
+    places = {name: place for place, name in enumerate(FIRST)}
+    found = sorted((name for name in names if name in evidence), key=lambda name: places.get(name, len(FIRST)))
+    betas = {name: beta for name in names if (beta := beta_of(name)) is not None}
+    return [*found, min(betas, key=betas.__getitem__, default=names[0])]
 
 
 def map_title(name: str) -> str:

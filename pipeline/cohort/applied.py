@@ -38,10 +38,8 @@ FEWEST = 3
 """People, of each class, with whom performance can be measured and baselines fitted."""
 _PTID = re.compile(rf"(?<!\d){PTID}", re.ASCII)
 _OASIS1 = re.compile(r"OAS1_[0-9]{4}_MR[0-9]+")
-UNKNOWN_OF_IMAGE = (
-    "one image says neither age, sex nor diagnosis; add --age YEARS and --sex F or M for scores that take account of "
-    "them"
-)
+ASKED_OF_IMAGE = {"age": "--age YEARS", "sex": "--sex F or M"}
+"""Options that say of the person of one image what the image does not."""
 
 
 def person_of_image(name: str) -> tuple[str, str | None]:
@@ -109,8 +107,11 @@ def read_scan(
         raise BadInputError(f"{path}: {scan.reason}. Give one readable {config.kind.scan} with its orientation.")
     _require_voxels(path, config.kind == T1W)
     notes += derivatives.entry_notes([candidate], space) if config.start_at == "auto" else []
-    unknown = [UNKNOWN_OF_IMAGE] * (age is None or sex is None)
-    return InputCohort(path.parent, "image", ScanTable((scan,)), (*notes, *header_notes, *age_notes, *unknown))
+    unknown = [name for name, value in (("age", age), ("sex", sex)) if value is None]
+    options = " and ".join(ASKED_OF_IMAGE[name] for name in unknown)
+    text = f"scores against controls take no account of the person's {' and '.join(unknown)}; add {options}"
+    notes = [*notes, *header_notes, *age_notes, *([text] if unknown else [])]
+    return InputCohort(path.parent, "image", ScanTable((scan,)), tuple(notes))
 
 
 def _require_voxels(path: Path, of_t1w: bool) -> None:
@@ -203,8 +204,10 @@ def to_apply(cohort: InputCohort, config: Config) -> tuple[InputCohort, Config]:
         folds = fitting_folds(min(_n_people(cohort, config.cohort).values()), config.cohort.folds)
         return cohort, replace(config, cohort=replace(config.cohort, folds=folds))
     scans = ScanTable(tuple(replace(scan, label=None) for scan in cohort.table))
-    note = f"performance is not measured: {why}; each scan is predicted and compared with the controls of the run"
-    name = Path((scans.scans[0].image if cohort.layout == "image" else None) or cohort.root).name
+    one = cohort.layout == "image"
+    what = "it is" if one else "each scan is"
+    note = f"performance is not measured: {why}; {what} predicted and compared with the controls of the run"
+    name = Path((scans.scans[0].image if one else None) or cohort.root).name
     settings = replace(
         config,
         cohort=replace(config.cohort, apply_outside_contrast=True),

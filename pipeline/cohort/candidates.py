@@ -36,7 +36,7 @@ from heatlas.pipeline.cohort.records import FollowUp, Scan
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, KINDS, ImageKind
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.plain_text import counted, listed, note_on, plain
+from heatlas.pipeline.run.plain_text import counted, did_you_mean, listed, nearest, note_on, plain
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.progress import Progress
@@ -173,11 +173,12 @@ def only_participants(candidates: Sequence[Candidate], participants: Sequence[st
         return list(candidates)
     people = {candidate.scan.participant_id for candidate in candidates}
     wanted = {participant_named(name, people): name for name in participants}
-    unknown = [name for participant, name in wanted.items() if participant not in people]
+    unknown = {participant: name for participant, name in wanted.items() if participant not in people}
     if unknown:
+        known = sorted(people)
         raise BadInputError(
-            f"--participant-label {', '.join(unknown)}: no such participant among the {len(people)} of the input, "
-            f"which begin {', '.join(sorted(people)[:3])}."
+            f"--participant-label {', '.join(unknown.values())}: no such participant among the {len(people)} of the "
+            f"input, which begin {', '.join(known[:3])}.{did_you_mean(*(nearest(one, known) for one in unknown))}"
         )
     reason = "participant not chosen by --participant-label"
     return drop(candidates, lambda candidate: None if candidate.scan.participant_id in wanted else reason)

@@ -6,6 +6,8 @@ same methods and checks as in a run.
 
 from __future__ import annotations
 
+import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,7 +45,9 @@ from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, Out
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.work.host import on_host
+from heatlas.pipeline.run.work.progress import duration
 
 _SECONDS_UNTIL_COUNTED = 5.0
 
@@ -202,13 +206,22 @@ def _undisturbed() -> Iterator[None]:
 
 @contextmanager
 def _passes_counted(network: nn.Module, method: str) -> Iterator[None]:
-    """Count the passes of a network on standard error, where a method takes longer than a few seconds."""
+    """Say on standard error how many passes of a network a method took, if it took longer than a few seconds.
+
+    A terminal and a notebook show the count as it grows; in a log, carriage returns would fill the line.
+    """
     layers = [layer for layer in network.modules() if next(layer.parameters(recurse=False), None) is not None]
-    shown = "{desc}: {n_fmt} passes of the network in {elapsed}"
-    with tqdm(desc=method, bar_format=shown, delay=_SECONDS_UNTIL_COUNTED, mininterval=1) as bar:
+    passes, began = 0, time.monotonic()
+    still = not (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    shown = "{desc}: pass {n_fmt} of the network, {elapsed}"
+    with tqdm(
+        desc=method, bar_format=shown, delay=_SECONDS_UNTIL_COUNTED, mininterval=1, leave=False, disable=still
+    ) as bar:
 
         def count(layer: nn.Module, *_: object) -> None:
+            nonlocal passes
             if layer in layers[-1:]:
+                passes += 1
                 bar.update()
 
         hook = register_module_forward_hook(count)  # not one of the layer itself, which methods refuse
@@ -216,6 +229,9 @@ def _passes_counted(network: nn.Module, method: str) -> Iterator[None]:
             yield
         finally:
             hook.remove()
+    if passes and (seconds := time.monotonic() - began) >= _SECONDS_UNTIL_COUNTED:
+        taken = counted(passes, "pass", plural="passes")
+        print(f"{method}: {taken} of the network in {duration(seconds)}", file=sys.stderr)
 
 
 def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tensor) -> None:

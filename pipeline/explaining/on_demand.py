@@ -29,6 +29,7 @@ from heatlas.pipeline.run.declared import Table, described
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout
 from heatlas.pipeline.run.layout.scan_files import settings_for
+from heatlas.pipeline.run.plain_text import did_you_mean, nearest
 from heatlas.pipeline.run.tables import REMEDY
 from heatlas.pipeline.run.work.jobs import Job, Outcome, is_done, run_jobs
 
@@ -149,8 +150,8 @@ def chosen_scans(
 def _not_kept(option: str, name: str, kept: Sequence[str]) -> str:
     shown = f"{', '.join(kept[:LISTED])}{', ...' if len(kept) > LISTED else ''}"
     return (
-        f"{option} {name}: not among the kept scans of this run. Write one of {shown} ({len(kept)}; scans.tsv lists "
-        "all, and why a scan was dropped)."
+        f"{option} {name}: not among the kept scans of this run.{did_you_mean(nearest(name, kept))} Write one of "
+        f"{shown} ({len(kept)}; scans.tsv lists all, and why a scan was dropped)."
     )
 
 

@@ -28,7 +28,7 @@ from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
 from heatlas.pipeline.attribution.network_view import start_values
 from heatlas.pipeline.attribution.several_networks import together
-from heatlas.pipeline.attribution.titles import FIRST
+from heatlas.pipeline.attribution.titles import maps_to_lead
 from heatlas.pipeline.cohort.demo.people import PlantedChange
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.explaining.explained_scan import Explanation, ScanToExplain, explained_scan
@@ -39,7 +39,6 @@ from heatlas.pipeline.models.inputs import read_channels, scale_volume
 from heatlas.pipeline.regions.region_sums import REST, device_labels, device_region_sums
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
-from heatlas.pipeline.run.layout.scan_files import LRP
 from heatlas.pipeline.run.plain_text import did_you_mean, nearest
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, run_step
@@ -199,10 +198,10 @@ def other_places(atlas: Atlas, volumes: Mapping[int, float], region: Region) -> 
 
 def leading_explanation(explanations: Sequence[Explanation]) -> tuple[Explanation, str]:
     """The explanation that makes the map that leads where nothing was evaluated, and the name of the map."""
-    maps = [(asked, name) for asked in explanations for name in asked.names]
-    evidence = [one for one in maps if one[0].entry.needs_reference and one[0].start == "evidence"]
-    evidence.sort(key=lambda one: FIRST.index(one[1]) if one[1] in FIRST else len(FIRST))
-    return [*evidence, *(one for one in maps if one[0].entry.name == LRP), *maps][0]
+    maps = {name: asked for asked in explanations for name in asked.names}
+    evidence = [name for name, asked in maps.items() if asked.entry.needs_reference and asked.start == "evidence"]
+    name = maps_to_lead(list(maps), evidence)[0]
+    return maps[name], name
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,7 +106,7 @@ def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan],
     jobs = _jobs(maker, scans, answered)
     for job in jobs:
         layout.receipt(STAGE, job.unit).unlink(missing_ok=True)
-    outcomes = run_jobs(layout, jobs, work.executor, "other heatmaps")
+    outcomes = run_jobs(layout, jobs, work.executor, "other heatmaps" if labelled else "heatmaps")
     _remove_other_maps(jobs)
     accounts = (CONSERVATION_APPLIED_TABLE, EVIDENCE_APPLIED_TABLE)
     if scans:

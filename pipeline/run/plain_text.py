@@ -150,8 +150,8 @@ ALIKE = (
 
 
 def _letters(name: str) -> str:
-    """Letters, digits and plus signs of a name, regardless of case: ``gradcam`` of ``Grad-CAM``."""
-    return re.sub(r"[\W_]", "", name.casefold().replace("+", "plus"))
+    """Letters, digits and plus signs of a name, regardless of case: ``gradcam`` of ``Grad-CAM``, ``sub7`` of sub-07."""
+    return re.sub(r"[\W_]|(?<!\d)0+(?=\d)", "", name.casefold().replace("+", "plus"))
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -169,6 +169,8 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     'expected-gradients'
     >>> nearest("Control", ["MCI", "HC"]), nearest("min_epoch", ["min_epochs", "max_epochs"])
     ('HC', 'min_epochs')
+    >>> nearest("sub-7", ["sub-06", "sub-07", "sub-17"])
+    'sub-07'
     """
     asked = _letters(name)
     known = {_letters(one): one for one in reversed(list(names))}
@@ -207,9 +209,10 @@ def similar(name: str, names: Iterable[object], limit: int = 4) -> list[str]:
     return [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, limit, 0.4)]
 
 
-def did_you_mean(name: str | None) -> str:
+def did_you_mean(*names: str | None) -> str:
     """The question at the end of a message; empty without a suggestion."""
-    return f" Did you mean {name}?" if name else ""
+    meant = dict.fromkeys(filter(None, names))
+    return f" Did you mean {', '.join(meant)}?" if meant else ""
 
 
 def unknown(where: str, name: str, names: Iterable[str]) -> str:

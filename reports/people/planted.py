@@ -12,7 +12,7 @@ from typing import Any
 from heatlas.pipeline.explaining.planted_in_scan import NEAR_MM
 from heatlas.reports.frame.tables import PageTable, page_table, worded_columns
 from heatlas.reports.read.run_record import RunRecord
-from heatlas.reports.words.numbers import number, shortened
+from heatlas.reports.words.numbers import mid_sentence, number, sentence_case, shortened
 from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
@@ -67,7 +67,8 @@ def _badge(run: RunRecord, row: Mapping[Any, Any], several: bool) -> Badge:
         regions=int(row["n_regions"]), share=row["share"], image=row["image_share"], NEAR_MM=NEAR_MM,
     )  # fmt: skip
     scan = f", {shortened(row['scan_id'])}" * several
-    title = WORDS.say("title", name=row["name"], scan=scan, verdict=WORDS.all["verdicts"][_VERDICTS[answer, of_map]])
+    name = sentence_case(mid_sentence(row["name"]))
+    title = WORDS.say("title", name=name, scan=scan, verdict=WORDS.all["verdicts"][_VERDICTS[answer, of_map]])
     return Badge(title, text, answer and of_map)
 
 

@@ -32,7 +32,6 @@ from heatlas.reports.words.numbers import (
     mid_sentence,
     number,
     percent,
-    shortened,
     signed,
 )
 from heatlas.reports.words.sentences import Words
@@ -52,7 +51,7 @@ class Leaders:
         """The regions that were passed over, with reasons; empty without any."""
         if not self.passed_over:
             return ""
-        named = listing([f"{shortened(group)} ({reason})" for group, reason in self.passed_over.items()])
+        named = listing([f"{mid_sentence(group)} ({reason})" for group, reason in self.passed_over.items()])
         return f" Ranked, but not shown here: {named}."
 
 
@@ -359,7 +358,7 @@ def firsts_in_words(run: RunRecord, rows: pd.DataFrame) -> str:
     names = first_few([mid_sentence(group) for group in may], FEW_FIRSTS)
     if len(may) == 1:
         return f"The first of all {every} regions is {names} ({level})."
-    return f"One of {number(len(may))} regions is the first of all {every} ({level}): {names}."
+    return f"The first of all {every} regions is one of {number(len(may))} ({level}): {names}."
 
 
 def leading_in_words(run: RunRecord, map_name: str, regions: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
+from heatlas.pipeline.cohort.applied import ASKED_OF_IMAGE
 from heatlas.pipeline.cohort.people.tasks import NUMBER, SEVERAL_CLASSES, TWO_CLASSES, task_of
 from heatlas.pipeline.cohort.records import OLDEST_AGE
 from heatlas.pipeline.run.errors import HeatlasError
@@ -287,19 +288,22 @@ def beside_controls(run: RunRecord) -> str:
     scans = run.tables["scans"]
     scan = scans[scans["scan_id"] == row["scan_id"]].iloc[0]
     middle, low, high = expit(row["mean"] + np.array([0, -1, 1]) * row["sd"])
+    options = " and ".join(option for name, option in ASKED_OF_IMAGE.items() if is_missing(scan[name]))
 
     def said(sentence: str, who: str = "") -> str:
         return WORDS.say(
             sentence, who=who, run=run, row=row, far=abs(row["w"]), above="above" if row["w"] >= 0 else "below",
             difference=abs(row["answer"] - row["mean"]), men=_SEX.get(str(scan["sex"])), age=scan["age"],
             or_more=" or more" * bool(scan["age"] == OLDEST_AGE), middle=middle, low=low, high=high,
+            options=options,
         )  # fmt: skip
 
     of_task = "norm_of_number" if task.is_number else "norm_of_classes"
     if not is_missing(row["covariates"]):
         return said("norm_of_age" if tells_age(run) else of_task, said(f"{of_task}_alike"))
     told = said(of_task, said(f"{of_task}_all"))
-    return f"{told} {said('norm_of_few' if MEANS_ALONE in str(row['note']) else 'norm_if_told')}"
+    few = MEANS_ALONE in str(row["note"]) or not options
+    return f"{told} {said('norm_of_few' if few else 'norm_if_told')}"
 
 
 def tells_age(run: RunRecord) -> bool:

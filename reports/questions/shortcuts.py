@@ -97,8 +97,8 @@ def _predictions(audit: Audit) -> Verdict | None:
     clear = rows[rows["p_fwe"] < CLEAR]
     targets = sentence_case(listing([worded(target) for target in (clear if len(clear) else rows)["target"]]))
     answer = (
-        f"{targets} can be predicted from it." if len(clear) else
-        f"{targets} could not be predicted from it better than by chance."
+        f"{targets} can be predicted from the map." if len(clear) else
+        f"{targets} could not be predicted from the map better than by chance."
     )  # fmt: skip
     others = audit.predicted[(audit.predicted["map"] != audit.leading_map) & (audit.predicted["p_fwe"] < CLEAR)]
     if len(others):

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.attribution.titles import FIRST
+from heatlas.pipeline.attribution.titles import maps_to_lead
 from heatlas.pipeline.cohort.people.tasks import KindName, Task, task_of
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.evaluation.planted import read_planted
@@ -219,8 +219,7 @@ class RunRecord:
     @cached_property
     def leading_map(self) -> str:
         """The map of the headline; see `reports.read.run_record`."""
-        usual = (self.lrp_names or self.map_names)[0]
-        return leading_map(self.map_names, self.evidence_maps, usual, self.tables.get("verdicts"))
+        return leading_map(self.map_names, self.evidence_maps, self.tables.get("verdicts"))
 
     @cached_property
     def main_maps(self) -> tuple[str, ...]:
@@ -427,26 +426,18 @@ def _json(layout: RunLayout, path: Path, unreadable: dict[str, str]) -> Mapping[
         return {}
 
 
-def leading_map(names: Sequence[str], evidence: Collection[str], usual: str, verdicts: pd.DataFrame | None) -> str:
-    """Decide the leading map of a run.
+def leading_map(names: Sequence[str], evidence: Collection[str], verdicts: pd.DataFrame | None) -> str:
+    """The first of the maps that may lead (`maps_to_lead`) that passed the evaluation; without one, the first.
 
-    Gives the first of the evidence maps (inherent and expected gradients first) and then `usual` that passed the
-    evaluation; without an evaluation, or if none of them passed, the first.
-
-    `names`: maps of the run. `evidence`: those that are in units of evidence, relative to controls. `usual`: the map
-    that leads without an evidence map. `verdicts`: ``verdicts.tsv``; None where the run was not evaluated.
+    `verdicts`: ``verdicts.tsv``; None where the run was not evaluated.
 
     Examples
     --------
-    >>> leading_map(["lrpB000", "gb", "expectedGradients"], {"expectedGradients"}, "lrpB000", None)
-    'expectedGradients'
     >>> verdicts = pd.DataFrame({"map": ["deeplift", "expectedGradients"], "passed": [True, False]})
-    >>> leading_map(["lrpB000", "deeplift", "expectedGradients"], verdicts["map"].tolist(), "lrpB000", verdicts)
+    >>> leading_map(["lrpB000", "deeplift", "expectedGradients"], verdicts["map"].tolist(), verdicts)
     'deeplift'
     """
-    places = {name: place for place, name in enumerate(FIRST)}
-    candidates = sorted((name for name in names if name in evidence), key=lambda name: places.get(name, len(FIRST)))
-    candidates.append(usual)
+    candidates = maps_to_lead(names, evidence)
     return next((name for name in candidates if has_passed(verdicts, name)), candidates[0])
 
 

@@ -149,16 +149,29 @@ def shortened(name: object, longest: int = LONGEST_NAME) -> str:
 
 
 def mid_sentence(name: object) -> str:
-    """A name as it stands inside a sentence.
+    """A name as it stands inside a sentence; the number of a region without a name says what it numbers.
 
     Examples
     --------
-    >>> mid_sentence("Brain stem"), mid_sentence("DeepLIFT")
-    ('brain stem', 'DeepLIFT')
+    >>> mid_sentence("Brain stem"), mid_sentence("DeepLIFT"), mid_sentence(17)
+    ('brain stem', 'DeepLIFT', 'region 17')
     """
     text = shortened(name)
+    if text.isdecimal():
+        return f"region {text}"
     first = text.split(" ")[0]
     return text if first[1:] != first[1:].lower() else text[:1].lower() + text[1:]
+
+
+def with_article(region: object) -> str:
+    """A region as it stands inside a sentence after ``in``.
+
+    Examples
+    --------
+    >>> with_article("Hippocampus"), with_article("17")
+    ('the hippocampus', 'region 17')
+    """
+    return mid_sentence(region) if str(region).isdecimal() else f"the {mid_sentence(region)}"
 
 
 def sentence_case(text: str) -> str:

@@ -26,6 +26,7 @@ from heatlas.reports.words.numbers import (
     sentence_case,
     shortened,
     signed,
+    with_article,
 )
 
 FORMS: Mapping[str, Callable[..., str]] = {
@@ -42,6 +43,7 @@ FORMS: Mapping[str, Callable[..., str]] = {
     "map": map_title,
     "map_mid": lambda name: mid_sentence(map_title(name)),
     "mid": mid_sentence,
+    "the": with_article,
     "capital": sentence_case,
     "short": shortened,
 }

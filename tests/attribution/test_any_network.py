@@ -195,11 +195,17 @@ def test_a_network_that_cannot_be_traced_is_told_what_works():
     assert found.missing == pytest.approx(0, abs=1e-5)
 
 
-def test_long_work_is_counted_where_people_wait(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("method", "settings", "passes"),
+    [
+        ("guided-backpropagation", {}, "1 pass"),
+        ("occlusion", {"size": 16, "stride": 16, "batch": 1}, f"{2 + 2 * 2 * 2} passes"),  # two of the image as it is
+    ],
+)
+def test_passes_of_long_work_are_counted_in_one_line(monkeypatch, capsys, method, settings, passes):
     monkeypatch.setattr("heatlas.pipeline.explaining.any_network._SECONDS_UNTIL_COUNTED", 0.0)
-    settings = {"size": 16, "stride": 16, "batch": 1}
-    heatlas.explain(Residual(), image(1), "occlusion", output_item="probabilities", settings=settings)
-    assert re.search(r"occlusion: (\d+) passes of the network in", capsys.readouterr().err)
+    heatlas.explain(Residual(), image(1), method, output_item="probabilities", settings=settings)
+    assert re.fullmatch(rf"{method}: {passes} of the network in \d+ s\n", capsys.readouterr().err)
 
 
 def test_what_is_saved_is_what_was_found(tmp_path):

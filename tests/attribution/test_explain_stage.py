@@ -175,7 +175,7 @@ def test_a_scan_that_fails_is_a_failure_of_the_explanation_only(whole: Explanati
         (
             ("grad-cam",),
             {"participants": ("9",)},
-            "--participant-label sub-9: not among the kept scans of this run. Write one of sub-1, sub-2",
+            "--participant-label sub-9: not among the kept scans of this run. Did you mean sub-4? Write one of sub-1",
         ),
         (("grad-cam",), {"scans": ("I4",)}, "sub-4: no network of this run may explain it"),
     ],

@@ -377,16 +377,19 @@ def test_one_image_is_a_cohort_of_one_person_of_whom_nothing_is_known(tmp_path) 
     assert (scan.participant_id, scan.session_id, scan.image) == ("sub-07", "ses-M12", "sub-07_ses-M12_T1w.nii.gz")
     assert (scan.entry, scan.label, scan.age, scan.sex) == ("scan", None, None, None)
     assert cohort.root == tmp_path
-    assert "neither age, sex nor diagnosis" in cohort.notes[-1]
+    assert cohort.notes[-1].endswith("no account of the person's age and sex; add --age YEARS and --sex F or M")
 
 
-@pytest.mark.parametrize(("age", "sex", "unsaid"), [(72.0, "F", 0), (72.0, None, 1), (None, "M", 1)])
+@pytest.mark.parametrize(
+    ("age", "sex", "unsaid"),
+    [(72.0, "F", []), (72.0, None, ["sex; add --sex F or M"]), (None, "M", ["age; add --age YEARS"])],
+)
 def test_age_and_sex_of_one_image_are_facts_and_no_label(tmp_path, age, sex, unsaid) -> None:
     config = dataclasses.replace(CONFIG, target="age")
     cohort = read_scan(image(tmp_path / "scan.nii.gz"), config, age=age, sex=sex)
     (scan,) = cohort.table.kept
     assert (scan.age, scan.sex, scan.label) == (age, sex, None)
-    assert sum("neither age, sex nor diagnosis" in note for note in cohort.notes) == unsaid
+    assert [note.partition("the person's ")[2] for note in cohort.notes if "no account" in note] == unsaid
 
 
 def test_ages_of_one_image_are_written_as_89_at_most(tmp_path) -> None:

@@ -73,6 +73,10 @@ def test_rules_by_kleenes_logic_on_missing_values(rule: str, left: str) -> None:
             apply_rule(PEOPLE, rule)
 
 
+def test_an_id_of_a_scan_that_was_dropped_before_is_known() -> None:
+    assert kept_by("scan_id not in ['a', 'b']", [person("a", kept=False), person("b"), person("c")]) == "c"
+
+
 def test_reason_is_the_first_part_that_is_not_met_and_says_whether_the_value_is_missing() -> None:
     people = [*PEOPLE, person("a", kept=False)]
     reasons = [one.scan.reason for one in apply_rule(people, "age >= 60 and cdr >= 0")]
@@ -122,6 +126,12 @@ def test_codes_of_adni_for_missing_are_missing() -> None:
             r"0 unknown\). In the input, sex: M, F. Correct the rule",
         ),
         ("age > 100", r"age > 100 leaves 0 \(4 not met, 1 unknown\). In the input, age: 55 to 89"),
+        (
+            "scan_id not in ['a', 'aa'] and age > 50",  # one is known
+            r"no scan has the scan_id aa. Did you mean a\? The 5 ids of the input begin a, b, c\.$",
+        ),
+        ("Participant_ID != 'b'", r"no scan has the participant_id b. Did you mean sub-b\? The 5 ids"),
+        ("age > 50 or participant_id in ['sub-x', 'sub-yy']", "no scan has the participant_id sub-x, sub-yy. Did"),
     ],
 )
 def test_rules_that_do_not_fit_the_input_are_refused_with_the_remedy(rule: str, message: str) -> None:

@@ -61,6 +61,8 @@ def test_without_age_and_sex_all_controls_are_named_and_how_to_give_them() -> No
         "lies 0.6 SD above. Give --age YEARS and --sex F or M to compare it with controls of this age and sex."
     )
     assert APPLIED.headline.answer(run).text.endswith("cannot be said: there is no label.")
+    run = run_of(SCORE, 72.0, None, covariates=None, note=note)
+    assert " Give --sex F or M to compare it with controls of this age and sex." in beside_controls(run)
     few = beside_controls(run_of(AD, 72.0, "F", covariates=None, note=MEANS_ALONE, n_controls=8))
     assert few.startswith("All 8 controls (CN) got ")
     assert few.endswith("No norm of one age and sex is known of them.")

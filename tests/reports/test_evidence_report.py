@@ -96,17 +96,17 @@ def record(run, unevaluated) -> RunRecord:
 )
 def test_one_function_decides_the_leading_map(evidence, passed, leads):
     verdicts = pd.DataFrame({"map": list(passed), "passed": list(passed.values())}) if passed else None
-    assert leading_map(MAPS, evidence, "lrpB000", verdicts) == leads
+    assert leading_map(MAPS, evidence, verdicts) == leads
 
 
 def test_the_exact_map_of_a_network_that_has_one_leads():
     names = ["deeplift", EVIDENCE, "inherent"]
-    assert leading_map(names, names, "inherent", None) == "inherent"
+    assert leading_map(names, names, None) == "inherent"
 
 
 def test_a_map_must_pass_on_every_cohort_to_lead():
     verdicts = pd.DataFrame({"map": [EVIDENCE, EVIDENCE, "deeplift"], "passed": [True, False, True]})
-    assert leading_map(MAPS, ("deeplift", EVIDENCE), "lrpB000", verdicts) == "deeplift"
+    assert leading_map(MAPS, ("deeplift", EVIDENCE), verdicts) == "deeplift"
 
 
 def by_hand(run: RunLayout) -> pd.DataFrame:
@@ -147,7 +147,7 @@ def test_the_headline_names_the_regions_whose_evidence_differs_most_in_logits(ru
         said.append(f"{group.lower()} {signed(VOXELS * row['difference'])} ({low} to {high}; g {g_of(row)})")
     people = rows.iloc[0]
     first, second, third = (group.lower() for group in rows.index[:3])
-    assert f"One of 5 regions is the first of all 68 (95 % confidence): {first}, {second}, {third} and 2 more." in (
+    assert f"The first of all 68 regions is one of 5 (95 % confidence): {first}, {second}, {third} and 2 more." in (
         answer.more
     )
     assert (
@@ -175,9 +175,9 @@ def with_places(record: RunRecord, low: list[int], high: list[int]) -> RunRecord
     [
         ([1, 2], [1, 68], "The first of all 68 regions is {a} (95 % confidence).",
          "{a} (place 1 of 68), {b} (2 to 68)"),
-        ([1, 1, 1, 2], [3, 3, 3, 68], "One of 3 regions is the first of all 68 (95 % confidence): {a}, {b} and {c}.",
+        ([1, 1, 1, 2], [3, 3, 3, 68], "The first of all 68 regions is one of 3 (95 % confidence): {a}, {b} and {c}.",
          "{a} (between place 1 and 3 of 68), {b} (1 to 3)"),
-        ([1, 1, 1, 1, 2], [4, 4, 4, 4, 68], "One of 4 regions is the first of all 68 (95 % confidence): {a}, {b}, {c} "
+        ([1, 1, 1, 1, 2], [4, 4, 4, 4, 68], "The first of all 68 regions is one of 4 (95 % confidence): {a}, {b}, {c} "
          "and 1 more.", "{a} (between place 1 and 4 of 68), {b} (1 to 4)"),
         ([1] * 40 + [2], [40] * 40 + [68], "Any of 40 of the 68 regions may be the first (95 % confidence): the "
          "data do not order them.", "{a} (between place 1 and 40 of 68), {b} (1 to 40)"),

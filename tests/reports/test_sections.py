@@ -572,7 +572,7 @@ def test_the_regions_that_follow_a_number_stand_with_their_places() -> None:
         "3)."
     )
     assert found.grounds.startswith(
-        "One of 3 regions is the first of all 4 (95 % confidence): hippocampus, thalamus and amygdala. Pearson's r in "
+        "The first of all 4 regions is one of 3 (95 % confidence): hippocampus, thalamus and amygdala. Pearson's r in "
         "the first by estimate: 0.70 (95 % interval 0.00 to 0.90), 30 participants, LRP β=0; 4 of 4 regions "
     )
     run.tables["associations"] = rows.drop(columns=["place_low", "place_high"])

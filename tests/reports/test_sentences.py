@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from string import Formatter
 import pytest
 
 from heatlas.reports.frame.tables import OF_TEXT
-from heatlas.reports.words.sentences import FORMS, one_line
+from heatlas.reports.words.sentences import FORMS, filled, one_line
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for room in ("reports", "studies/pages") for path in (ROOT / room).rglob("*.toml"))
@@ -63,3 +64,11 @@ def test_every_form_is_known(path: Path) -> None:
     columns = [column for table in words.get("columns", {}).values() for column in table.values()]
     forms |= {column.get("form", "number") for column in columns if isinstance(column, dict)} - set(OF_TEXT)
     assert {form.split(" ")[0] for form in forms} <= {*FORMS, "g", ",", ".0f"}
+
+
+def test_a_region_without_a_name_is_called_region_and_its_number() -> None:
+    facts = dict(row={"group": "17"}, region=17)
+    assert filled("in {row[group]:the} and {region:mid}", **facts) == "in region 17 and region 17"
+    assert filled("in {row[group]:the}", row={"group": "Hippocampus"}) == "in the hippocampus"
+    for path in FILES:
+        assert not re.search(r"the \{[^}]*:mid\}", path.read_text(encoding="utf-8")), path.name

@@ -285,9 +285,9 @@ def test_sites_are_told_before_and_after_harmonisation():
 
 @pytest.mark.parametrize(("low", "p", "answer"), [
     (1.5, 0.9, "Possibly: there is more relevance than expected in fluid. "
-     "Site could not be predicted from it better than by chance."),
-    (0.9, 0.01, "No place is shown to hold more relevance than expected. Site can be predicted from it."),
-    (np.nan, 0.01, "Possibly: there is more relevance than expected in fluid. Site can be predicted from it."),
+     "Site could not be predicted from the map better than by chance."),
+    (0.9, 0.01, "No place is shown to hold more relevance than expected. Site can be predicted from the map."),
+    (np.nan, 0.01, "Possibly: there is more relevance than expected in fluid. Site can be predicted from the map."),
 ])  # fmt: skip
 def test_shortcuts_of_the_leading_map(low, p, answer):
     places = pd.DataFrame({"map": ["lrpB000", "gb"], "compartment": "fluid", "enrichment": [1.8, 5.0]}).assign(
@@ -335,7 +335,7 @@ def test_agreement_is_that_of_the_least_agreeing(w, word):
     rows = pd.DataFrame(rows | dict(n_participants=30))
     found = AGREEMENT.answered(record({"ranking_agreement": rows}))
     assert found.answer == (
-        f"Rankings of regions {word}, least between values of β (mean rank correlation {(4 * w - 1) / 3:.2f}). Of the "
+        f"Rankings of regions {word}, least between values of β: mean rank correlation {(4 * w - 1) / 3:.2f}. Of the "
         "first 10 regions, networks of different folds (LRP β=0) share 40 % (15 % by chance)."
     )
     assert "networks of different folds (LRP β=0) 0.93, W\xa0=\xa00.95, 4 rankings" in found.grounds

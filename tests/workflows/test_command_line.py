@@ -124,6 +124,14 @@ MISTAKES = {
     "option of a run": (["run", "IN", "OUT", "--nprocs", "2"], 2, ["--nprocs 2. Did you mean --n-procs?"]),
     "executor": (["check", "IN", "--executor", "slrum"], 2, ["Did you mean slurm? Give a Python file, or one of "]),
     "rule": (["check", "IN", "--include", "agee >= 60"], 65, ["agee. Did you mean age? Columns with values: "]),
+    "id": (
+        ["check", "IN", "--contrast", "group=HC,AD", "--include", "scan_id not in ['sub-00_T1w', 'sub-1_T1w']"], 65,
+        ["cohort.include: no scan has the scan_id sub-1_T1w. Did you mean sub-01_T1w? The "],
+    ),
+    "person": (
+        ["check", "IN", "--contrast", "group=HC,AD", "--participant-label", "00", "1"], 65,
+        ["--participant-label 1: no such participant among the ", "Did you mean sub-01?"],
+    ),
     "name of an atlas": (
         ["check", "IN", "--config", "[regions]\natlas = 'neuromorphometrics'"], 2,
         ["Did you mean neuromorphometrics-cat12?"],

@@ -20,12 +20,12 @@ from typing import Any
 
 import pandas as pd
 
-from heatlas.pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate, drop
+from heatlas.pipeline.cohort.candidates import ANOTHER_PREFERRED, Candidate, drop, participant_named
 from heatlas.pipeline.cohort.cells.tables import RANGES, plain_name
 from heatlas.pipeline.cohort.cells.values import MISSING_CODES, number, up_to_limit, visit_of_session
 from heatlas.pipeline.cohort.records import OLDEST_AGE, SCAN_COLUMNS
 from heatlas.pipeline.cohort.sharing import Disguise, oldest_shown, words_of
-from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, read_rule
+from heatlas.pipeline.run.config.inclusion import InclusionRule, constant, dropped_because, ids_in, read_rule
 from heatlas.pipeline.run.config.settings import CohortConfig
 from heatlas.pipeline.run.declared import declarations
 from heatlas.pipeline.run.documents import read_toml
@@ -222,6 +222,7 @@ def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]
     if not include or not kept:
         return list(candidates)
     rule = read_rule(include)
+    _require_known_ids(rule, candidates)
     reasons: list[str | None] = [None] * len(kept)
     try:
         times, _ = times_of(kept)
@@ -238,6 +239,22 @@ def apply_rule(candidates: Sequence[Candidate], include: str) -> list[Candidate]
         table = pd.DataFrame({"kept": False, "reason": [candidate.scan.reason for candidate in decisions]})
         raise _keeps_nobody(include, steps(table, rule), frame)
     return decisions
+
+
+def _require_known_ids(rule: InclusionRule, candidates: Sequence[Candidate]) -> None:
+    """Refuse ids that no scan has, used or dropped: a misspelt one would leave out nobody, and nobody would notice."""
+    named = dict.fromkeys(pair for part in rule.parts for pair in ids_in(part))
+    for column in dict.fromkeys(column for column, _ in named):
+        known = sorted({str(getattr(candidate.scan, column)) for candidate in candidates})
+        unknown = [name for of, name in named if of == column and name not in known]
+        if unknown:
+            of_people = column == "participant_id"  # which may be meant by 07 or 002_S_0295
+            full = [participant_named(name, set(known)) if of_people else name for name in unknown]
+            near = did_you_mean(*(nearest(name, known) for name in full))
+            raise BadInputError(
+                f"cohort.include: no scan has the {column} {listed(unknown)}.{near} The "
+                f"{counted(len(known), 'id')} of the input begin {', '.join(known[:3])}."
+            )
 
 
 def scans_reached(scans: pd.DataFrame, rule: InclusionRule) -> pd.DataFrame:

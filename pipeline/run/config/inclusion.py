@@ -24,6 +24,8 @@ from heatlas.pipeline.run.errors import UsageError
 LONGEST = 1000
 """Characters of a rule."""
 EXAMPLE = 'include = "age >= 60 and cdr >= 0"'
+IDS = ("participant_id", "scan_id")
+"""Columns whose values name people and scans."""
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "in",
     ast.NotIn: "not in",
@@ -78,6 +80,36 @@ def read_rule(text: str) -> InclusionRule:
     parts = tuple(tree.values) if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else (tree,)
     used = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     return InclusionRule(parts, tuple(map(_written, parts)), tuple(used))
+
+
+def ids_in(node: ast.expr) -> list[tuple[str, str]]:
+    """The ids of people and scans that a part of a rule names, each with its column.
+
+    >>> ids_in(read_rule("age > 60 or scan_id not in ['I1', 'I2']").parts[0])
+    [('scan_id', 'I1'), ('scan_id', 'I2')]
+    """
+    compared = [[one.left, *one.comparators] for one in ast.walk(node) if isinstance(one, ast.Compare)]
+    return [
+        (column.id.lower(), value)
+        for sides in compared
+        for column in sides
+        if isinstance(column, ast.Name) and column.id.lower() in IDS
+        for side in sides
+        for value in map(constant, getattr(side, "elts", (side,)))
+        if isinstance(value, str)
+    ]
+
+
+def without_ids(text: str) -> str:
+    """A rule for other people: without the parts that name people or scans.
+
+    >>> without_ids("scan_id != 'I1' and (age > 60 or sex == 'F') and cdr >= 0")
+    "(age > 60 or sex == 'F') and cdr >= 0"
+    """
+    rule = read_rule(text)
+    parts = [(part, written) for part, written in zip(rule.parts, rule.texts, strict=True) if not ids_in(part)]
+    either = len(parts) > 1
+    return " and ".join(f"({one})" if either and isinstance(part, ast.BoolOp) else one for part, one in parts)
 
 
 def dropped_because(part: str, unknown: bool) -> str:

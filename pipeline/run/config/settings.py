@@ -103,8 +103,8 @@ class CohortConfig:
     """Folder of FreeSurfer or FastSurfer subjects, for hippocampal and intracranial volumes."""
     without: str = ""
     """Table whose column ``participant_id`` names people who are left out, such as those whom a network of your own
-    was trained with. Its path, and the two above, count from the folder of the settings file, or else of the
-    command."""
+    was trained with; names that the input does not have are passed over. Its path, and the two above, count from the
+    folder of the settings file, or else of the command."""
     apply_outside_contrast: bool = True
     """Also predict and explain scans outside the contrast (MCI); if off, they are dropped."""
     clinical_columns: tuple[str, ...] = ()
