@@ -26,7 +26,7 @@ from heatlas.pipeline.cohort.people.splits import Split, make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation import variants
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, map_jobs, maps_of
+from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest, with_methods
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
@@ -185,11 +185,11 @@ def trained_networks(work: Workplace, recipe: Recipe, seed: int) -> tuple[Judged
     return cohort, found
 
 
-def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int, faithful: bool = False) -> pd.DataFrame:
+def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int) -> pd.DataFrame:
     """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
     found = networks(recipe, cohort, seed)
     minutes = trained(work, found, cohort)
-    table = evaluated(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name, faithful)
+    table = evaluated(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name)
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes, **last_epochs(found, cohort))
 
 
@@ -206,10 +206,8 @@ def scored_on_copies(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes)
 
 
-def evaluated(
-    work: Workplace, recipe: Recipe, cohort: JudgedCohort, title: str, name: str, faithful: bool = False
-) -> pd.DataFrame:
-    """Rows of the trained networks in the table of the bench; if asked, with faithfulness and scores of voxels.
+def evaluated(work: Workplace, recipe: Recipe, cohort: JudgedCohort, title: str, name: str) -> pd.DataFrame:
+    """Rows of the trained networks in the table of the bench.
 
     Raises
     ------
@@ -218,8 +216,6 @@ def evaluated(
     """
     explanations = recipe.explanations(cohort.config)
     jobs = map_jobs(cohort, explanations, work.digests, "maps")
-    if faithful:
-        jobs = Judge(cohort, explanations, Extent(faithful=True), work.digests).jobs()
     outcomes = run_jobs(work.layout, jobs, work.executor, title)
     for one in outcomes:
         if not one.ok:
