@@ -170,7 +170,7 @@ def _time(names: Sequence[str]) -> str:
     return _page("time", names=names, known=known, unknown=unknown, kinds=kinds, hours=hours(names), bound=BOUND)
 
 
-def _summary() -> list[tuple[str, tuple[int, ...]]]:
+def _summary() -> Sequence[tuple[str, tuple[int, ...]]]:
     """Of each source and of all: claims, proven ones, what holds and does not of people, and the others."""
     rows = [(f"[{one.title}](claims/{one.name}.md)", one.claims) for one in sources()]
     every = tuple(claim for _, claims in rows for claim in claims)

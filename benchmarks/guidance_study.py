@@ -356,7 +356,6 @@ def main() -> None:
         folds=FOLDS,
         epochs=RECIPE.max_epochs,
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
     (title, made_tables), wanted = SECTIONS[arguments.section], sections()[arguments.section]
     torch.set_num_threads(1)
     everything = {one.name: one for one in wanted}

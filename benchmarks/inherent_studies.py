@@ -309,7 +309,6 @@ def main() -> None:
         planted=(False, "of search: plant loss in copies of the controls"),
     )
     torch.set_num_threads(1)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     study = partial(search, planted=True) if arguments.planted else STUDIES[arguments.study]
     recipes = tuple(one for one in recipes_of(arguments.study) if not arguments.only or one.name in arguments.only)
     tables: list[pd.DataFrame] = []

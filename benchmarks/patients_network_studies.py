@@ -214,15 +214,19 @@ def pretrained_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     yield from probe_pairs(rows)
 
 
-def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Binary cross-entropy less cross-entropy for each head."""
+def of_both(rows: pd.DataFrame, other: Callable[[str, str, str], str]) -> Iterator[tuple[str, str, str]]:
+    """Each probe, the one beside it by body, head and loss, and each measure that both have."""
     measures = rows.groupby("recipe")["measure"].unique()
     for name in measures.index:
-        body, head, loss = name.split(", ")
-        other = f"{body}, {head}, CE"
-        if loss == "BCE" and other in measures:
-            for one in sorted(set(measures[name]) & set(measures[other])):
-                yield "BCE less CE", name, one, other, one
+        beside = other(*name.split(", "))
+        if beside != name and beside in measures:
+            yield from ((name, beside, one) for one in sorted(set(measures[name]) & set(measures[beside])))
+
+
+def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Binary cross-entropy less cross-entropy for each head."""
+    for name, other, measure in of_both(rows, lambda body, head, loss: f"{body}, {head}, CE"):
+        yield "BCE less CE", name, measure, other, measure
 
 
 def loss_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
@@ -236,16 +240,10 @@ def loss_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
 
 
 def depth_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    measures = rows.groupby("recipe")["measure"].unique()
-    for name in measures.index:
-        body, head, loss = name.split(", ")
-        linear = f"{body}, linear, {loss}"
-        if head == "linear" or linear not in measures:
-            continue
-        for one in sorted(set(measures[name]) & set(measures[linear])):
-            if one.startswith(("share", "correct")):
-                claim = "P12" if "grad-cam" in one else "P11" if head == "mlp-3" else "P10"
-                yield claim, name, one, linear, one
+    for name, linear, measure in of_both(rows, lambda body, _, loss: f"{body}, linear, {loss}"):
+        if measure.startswith(("share", "correct")):
+            claim = "P12" if "grad-cam" in measure else "P11" if ", mlp-3, " in name else "P10"
+            yield claim, name, measure, linear, measure
 
 
 def alone_pairs(_: pd.DataFrame) -> Iterator[Pair]:

@@ -104,7 +104,6 @@ def main() -> None:
         backbones={"nargs": "+", "choices": BACKBONES, "default": list(BACKBONES)},
         regions=(False, "also the area of the planted regions"),
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
     with open_executor(arguments.n_procs) as executor:
         work = Workplace(arguments.run, arguments.out, executor)
         for seed in arguments.seeds:
