@@ -9,7 +9,6 @@ explained. Prints, for each map, the rank correlation over regions between `heat
 
 from __future__ import annotations
 
-import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from harness import arguments_of
 from scipy.stats import spearmanr
 
 from heatlas.atlases.labels import load_atlas
@@ -37,12 +37,7 @@ WAYS = ("applied", "all networks", "one fold")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("other", type=Path)
-    parser.add_argument("--people", type=int, default=20)
-    parser.add_argument("--first", type=int, default=0, help="skip so many of them")
-    asked = parser.parse_args()
+    asked = arguments_of(__doc__, "run other", other={"type": Path}, people=20)
     torch.set_num_threads(1)
     run, other = RunLayout(asked.run.resolve()), RunLayout(asked.other.resolve())
     config, split = read_run_config(run), Split.read(run)
@@ -51,7 +46,7 @@ def main() -> None:
     scans = sorted(
         (scan for scan in ScanTable.read(other).kept if scan.participant_id not in known), key=lambda scan: scan.scan_id
     )
-    scans = scans[:: max(1, len(scans) // asked.people)][: asked.people][asked.first :]
+    scans = scans[:: max(1, len(scans) // asked.people)][: asked.people]
     pool = controls_of([scan for scan in ScanTable.read(run).kept if scan.label is not None], split, config)
     digests = DigestCache(run.digests)
     networks = []

@@ -9,12 +9,11 @@ in each export (configs/metadata.json). What is finished is not repeated. Move O
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import sys
 from pathlib import Path
 
-from heatlas.workflows.command_line import main
+from harness import arguments_of
+from patients import call
 
 SETTINGS = Path(__file__).with_name("carried")
 PEOPLE = "participants.tsv"
@@ -45,18 +44,16 @@ def make(source: Path, out: Path, name: str, n_procs: int) -> None:
     if exported.is_dir():
         return
     config, run = SETTINGS / f"{name}.toml", out / name
-    words = ["run", source, run, "--preset", "patients", "--config", config, "--n-procs", n_procs]
-    for command in (words, ["export", run, exported, "--public"]):
-        if code := main(list(map(str, command))):
-            sys.exit(code)
+    call("run", source, run, "--preset", "patients", "--config", config, "--n-procs", n_procs)
+    call("export", run, exported, "--public")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("oasis1", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--n-procs", type=int, default=1)
-    given = parser.parse_args()
+def main() -> None:
+    given = arguments_of(__doc__, "oasis1 out --n-procs", oasis1={"type": Path})
     merge(given.oasis1, given.out / "cohort")
     make(given.oasis1 / "older", given.out, "oasis1-ad", given.n_procs)
     make(given.out / "cohort", given.out, "oasis1-age", given.n_procs)
+
+
+if __name__ == "__main__":
+    main()

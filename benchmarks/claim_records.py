@@ -123,6 +123,20 @@ class Headline:
         mean, low, high, *seeds = (self.scale * one - self.chance for one in (*found[:3], *found.seeds))
         return Difference(mean, min(low, high), max(low, high), tuple(seeds))
 
+    @property
+    def points(self) -> str:
+        found = self.difference
+        return f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f})".replace("-", "−")
+
+    @property
+    def in_source(self) -> str:
+        return " to ".join(f"{value:+.3g}" for value in self.there)
+
+    @property
+    def size(self) -> str:
+        """The effect here over the smallest in the source."""
+        return f"{self.difference.mean / self.there[0]:.2g}".replace("-", "−") if self.there else "–"
+
 
 class Difference(NamedTuple):
     mean: float

@@ -158,7 +158,6 @@ def added(rows: pd.DataFrame, path: Path, key: str) -> None:
 def main() -> None:
     step = {"choices": ["cohort", "study"]}
     arguments = arguments_of(__doc__, "step out --seeds --n-procs", step=step, epochs=30)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     with open_executor(arguments.n_procs) as executor:
         if arguments.step == "cohort":
             cohort, run = arguments.out / "cohort", arguments.out / "run"

@@ -11,13 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
+from statistics import median
 
 import torch
 import torch.nn.functional as F
 from harness import arguments_of, line, table
 from monai.networks import nets
 from monai.networks.nets.swin_unetr import SwinTransformer
+from timed import in_turns
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution.entry import RunContext
@@ -174,6 +177,7 @@ def speed() -> None:
     network, draws = NETWORKS["VGG-like, batch norm"]().eval(), torch.Generator().manual_seed(8)
     volume, *controls = (torch.rand((1, 1, *FINE), generator=draws) for _ in range(3))
     model = prepare(network, volume)
+    takers = {"whole": network, "prepared": model}
     columns = ["method", "engine alone, s", "`explain`, s (times as long)", "of a prepared network, s"]
     print(*table(columns), sep="\n")
     for name, settings in TIMED.items():
@@ -182,21 +186,15 @@ def speed() -> None:
         texts = [f"{key}={value}" for key, value in settings.items()]
         method = entry.build(read_settings(entry.name, entry.record, texts), context)
         start = "evidence" if entry.usual_start == "evidence" else "logit"
-        alone, whole, prepared = [], [], []
-        for _ in range(5):
-            before = time.perf_counter()
-            attribute(model, volume, 1, method, 0, start)
-            alone.append(time.perf_counter() - before)
-            for taken, times in ((network, whole), (model, prepared)):
-                before = time.perf_counter()
-                explain(taken, volume, entry.name, target=1, reference=controls, settings=settings)
-                times.append(time.perf_counter() - before)
-        own, first, later = (sorted(times)[2] for times in (alone, whole, prepared))
+        given = {"target": 1, "reference": controls, "settings": settings}
+        arms = {"alone": partial(attribute, model, volume, 1, method, 0, start)}
+        arms |= {arm: partial(explain, taken, volume, entry.name, **given) for arm, taken in takers.items()}
+        own, first, later = (median(seconds) for seconds in in_turns(arms, 5, time.perf_counter).values())
         beside = (f"{seconds:.2f} ({seconds / own:.2f})" for seconds in (first, later))
         print(line(name, f"{own:.2f}", *beside), flush=True)
     runs = [subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True) for _ in range(5)]
     imports, firsts = zip(*(map(float, run.stdout.split()) for run in runs), strict=True)
-    print(f"\n`import heatlas`: {sorted(imports)[2]:.2f} s. First map in a fresh process: {sorted(firsts)[2]:.1f} s.")
+    print(f"\n`import heatlas`: {median(imports):.2f} s. First map in a fresh process: {median(firsts):.1f} s.")
 
 
 def main() -> None:

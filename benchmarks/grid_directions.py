@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from harness import CLAIMS, arguments_of, line, listed, over_people, show, table, within, write_tables
+from harness import CLAIMS, arguments_of, line, listed, over_classes, over_people, show, table, within, write_tables
 from patients import area
 
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
@@ -130,13 +130,10 @@ def in_the_copy(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> str:
 def areas(folders: Sequence[Path]) -> str:
     """A row: area under the curve within folds of each run, and their mean with an interval over people."""
     rows = [pd.read_csv(one / "group" / "predictions.tsv", sep="\t").set_index("participant_id") for one in folders]
-    rng, draws = np.random.default_rng(0), []
     classes = [own.index.to_numpy() for _, own in rows[0].groupby("target")]
-    for _ in range(1000):
-        drawn = np.concatenate([rng.choice(own, len(own)) for own in classes])
-        draws.append(np.mean([area(own.loc[drawn]) for own in rows]))
+    ends = over_classes(classes, lambda drawn: np.mean([area(own.loc[drawn]) for own in rows]))
     found = [area(own) for own in rows]
-    mean = f"{np.mean(found):.2f}{within(*np.quantile(draws, [0.025, 0.975]), '.2f')}"
+    mean = f"{np.mean(found):.2f}{within(*ends, '.2f')}"
     return line("area within folds", len(rows[0]), listed(found, ".2f"), mean)
 
 

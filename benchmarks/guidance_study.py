@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from guidance_conditions import Condition, conditions, further, swept
+from guidance_conditions import Condition, sections
 from guidance_summary import curve_columns, further_tables, held_out_iou, swept_tables, tables
 from harness import CLAIMS, arguments_of, show
 from scipy.ndimage import find_objects
@@ -339,20 +339,12 @@ def kept(rows: pd.DataFrame, wanted: Sequence[Condition]) -> pd.DataFrame:
     return rows[columns].assign(correct=rows["correct"].astype(int))
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section of the page: its conditions, and what makes the tables of answers."""
-
-    title: str
-    conditions: Callable[[], list[Condition]]
-    tables: Callable[[pd.DataFrame, Sequence[Condition]], str]
-
-
-SECTIONS = {
-    "first": Section(TITLE, conditions, tables),
-    "further": Section(f"{TITLE}, further conditions", further, further_tables),
-    "swept": Section(f"{TITLE}, weights swept", swept, swept_tables),
+SECTIONS: Mapping[str, tuple[str, Callable[[pd.DataFrame, Sequence[Condition]], str]]] = {
+    "first": (TITLE, tables),
+    "further": (f"{TITLE}, further conditions", further_tables),
+    "swept": (f"{TITLE}, weights swept", swept_tables),
 }
+"""Sections of the page, and what makes their tables of answers."""
 
 
 def main() -> None:
@@ -364,9 +356,7 @@ def main() -> None:
         folds=FOLDS,
         epochs=RECIPE.max_epochs,
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    section = SECTIONS[arguments.section]
-    wanted = section.conditions()
+    (title, made_tables), wanted = SECTIONS[arguments.section], sections()[arguments.section]
     torch.set_num_threads(1)
     everything = {one.name: one for one in wanted}
     cohort = load(arguments.run)
@@ -374,9 +364,9 @@ def main() -> None:
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
     rows = kept(held_out_iou(rows[rows["seed"].isin(arguments.seeds)]), wanted)
     rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")
-    text = section.tables(rows, wanted)
+    text = made_tables(rows, wanted)
     (arguments.out / "guidance_study.md").write_text(text, encoding="utf-8")
-    show(text, arguments.page, section.title, CLAIMS)
+    show(text, arguments.page, title, CLAIMS)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from guidance_conditions import ON, Condition, conditions
+from guidance_conditions import ON, Condition, sections
 from harness import arguments_of, line, listed, over_people, table, within
 
 from heatlas.pipeline.evaluation.scores.localisation import IOU_THRESHOLDS, best_place
@@ -288,7 +288,7 @@ def _beside(picks: Sequence[dict[tuple[str, str], str]], wanted: Sequence[Condit
 
 
 def main() -> None:
-    print(tables(pd.read_csv(arguments_of(__doc__, "answers").answers, sep="\t"), conditions()), end="")
+    print(tables(pd.read_csv(arguments_of(__doc__, "answers").answers, sep="\t"), sections()["first"]), end="")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def arguments_of(doc: str | None, names: str = "", **given: Any) -> argparse.Namespace:
-    """What a command was given.
+    """What a command was given; the folder `out` is made.
 
     Parameters
     ----------
@@ -55,7 +55,10 @@ def arguments_of(doc: str | None, names: str = "", **given: Any) -> argparse.Nam
         parser.add_argument(name, **{**ARGUMENTS.get(name, {}), **own})
     for name, value in given.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **_settings_of(value))
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if "out" in names.split():
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    return arguments
 
 
 def _settings_of(value: Any) -> Mapping[str, Any]:
@@ -92,6 +95,14 @@ def listed(values: Iterable[float], form: str) -> str:
 def over_people(values: Any) -> tuple[float, float]:
     """The 95 % interval of a mean over people, who are drawn with replacement; NaN where all are alike."""
     return participant_interval((np.asarray(values, float),), np.mean, DRAWS, 0)
+
+
+def over_classes(classes: Sequence[np.ndarray], statistic: Callable[[np.ndarray], Any]) -> tuple[float, float]:
+    """The 95 % interval of a statistic of people, who are drawn with replacement within each of the classes."""
+    rng = np.random.default_rng(0)
+    drawn = [np.concatenate([rng.choice(own, len(own)) for own in classes]) for _ in range(1000)]
+    low, high = np.nanquantile([statistic(people) for people in drawn], [0.025, 0.975])
+    return float(low), float(high)
 
 
 def within(low: float, high: float, form: str, ends: str = " ({} to {})") -> str:

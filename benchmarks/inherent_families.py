@@ -109,7 +109,6 @@ def main() -> None:
         participant_label={"nargs": "+", "default": []},
         stop_after="report",
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
     source = read_run_input(RunLayout(arguments.run.resolve())).input
     planted, path = read_planted(source / PLANTED), arguments.out / "families.tsv"
     for family in arguments.only:

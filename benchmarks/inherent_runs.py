@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from heatlas.pipeline.cohort.people.splits import Split, make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation import variants
-from heatlas.pipeline.evaluation.bench.judging import Extent, Judge, map_jobs, maps_of
+from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest, with_methods
 from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
@@ -68,6 +69,33 @@ class Recipe:
         usual = POSTHOC if "inherent" in refused else ("inherent",)
         methods = tuple(name for name in self.methods or usual if name not in refused)
         return explanations_of_run(with_methods(config, methods))
+
+
+def _merged(base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with what `new` says, value by value of all tables."""
+    return {**base, **{k: _merged(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in new.items()}}
+
+
+def _recipes() -> Iterator[tuple[str, Recipe]]:
+    known: dict[str, dict[str, Any]] = {}
+    for study, records in tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8")).items():
+        for record in records:
+            name, likes = record.pop("name"), record.pop("like", [])
+            whole: dict[str, Any] = {}
+            for like in [likes] if isinstance(likes, str) else likes:
+                whole = _merged(whole, known[like if "/" in like else f"{study}/{like}"])
+            known[f"{study}/{name}"] = whole = _merged(whole, record)
+            settings = {section: values for section, values in whole.items() if section != "methods"}
+            yield f"{study}/{name}", Recipe(name, settings, tuple(whole.get("methods", ())))
+
+
+RECIPES = dict(_recipes())
+"""Of recipes.toml, by study and name."""
+FOUNDING, BEST = RECIPES["search/founding"], RECIPES["search/BCE, B 1.5"]
+
+
+def recipes_of(study: str) -> tuple[Recipe, ...]:
+    return tuple(one for name, one in RECIPES.items() if name.startswith(f"{study}/"))
 
 
 def layout_of(run: Path, out: Path) -> EvaluationLayout:
@@ -157,11 +185,11 @@ def trained_networks(work: Workplace, recipe: Recipe, seed: int) -> tuple[Judged
     return cohort, found
 
 
-def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int, faithful: bool = False) -> pd.DataFrame:
+def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int) -> pd.DataFrame:
     """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
     found = networks(recipe, cohort, seed)
     minutes = trained(work, found, cohort)
-    table = evaluated(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name, faithful)
+    table = evaluated(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name)
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes, **last_epochs(found, cohort))
 
 
@@ -178,10 +206,8 @@ def scored_on_copies(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame
     return table.assign(recipe=recipe.name, seed=seed, minutes=minutes)
 
 
-def evaluated(
-    work: Workplace, recipe: Recipe, cohort: JudgedCohort, title: str, name: str, faithful: bool = False
-) -> pd.DataFrame:
-    """Rows of the trained networks in the table of the bench; if asked, with faithfulness and scores of voxels.
+def evaluated(work: Workplace, recipe: Recipe, cohort: JudgedCohort, title: str, name: str) -> pd.DataFrame:
+    """Rows of the trained networks in the table of the bench.
 
     Raises
     ------
@@ -190,8 +216,6 @@ def evaluated(
     """
     explanations = recipe.explanations(cohort.config)
     jobs = map_jobs(cohort, explanations, work.digests, "maps")
-    if faithful:
-        jobs = Judge(cohort, explanations, Extent(faithful=True), work.digests).jobs()
     outcomes = run_jobs(work.layout, jobs, work.executor, title)
     for one in outcomes:
         if not one.ok:
@@ -211,33 +235,3 @@ def last_epochs(found: Networks, cohort: JudgedCohort) -> dict[str, float]:
 def collected(tables: Sequence[pd.DataFrame], path: Path) -> None:
     """Rows of all recipes, written as they come; earlier rows of the same recipe, seed and map are replaced."""
     replaced(pd.concat(tables), path, ["recipe", "seed", "map"])
-
-
-def bcos(name: str, training: dict | None = None, **model: object) -> Recipe:
-    """A recipe with B = 2 and off-targets, the defaults before this search, unless told otherwise."""
-    settings = {"model": {"architecture": "bcos-simple", "b": 2.0, **model}}
-    return Recipe(name, settings | {"training": {"loss": "off-target", **(training or {})}})
-
-
-def coda(name: str, settings: dict, training: dict | None = None, **model: object) -> Recipe:
-    return Recipe(
-        name, {**settings, "model": {"architecture": "coda-s", **model}, "training": training or {}}, ("inherent",)
-    )
-
-
-GOOD = {"head": "places", "stem_kernel": 5, "channels": [16, 16, 32, 32], "strides": [3, 1, 2, 1]}
-"""Around which the other settings are varied."""
-BCE = {"loss": "binary-cross-entropy"}
-LONG = {"max_epochs": 40, "min_epochs": 30}
-OLD = {"head": "average", "stem_kernel": 3, "channels": [8, 8, 16, 16, 32, 32], "strides": [3, 1, 2, 1, 2, 1]}
-"""Defaults before this search."""
-BEST = bcos("BCE, B 1.5", BCE, b=1.5, **GOOD)
-"""Now the defaults of bcos-simple."""
-FOUNDING = Recipe("founding")
-WITHOUT_BIASES = tuple(
-    Recipe(f"founding, no biases, lr {rate:g}, 40 epochs", {
-        "model": {"bias": False}, "training": {"learning_rate": rate, "max_epochs": 40, "min_epochs": 30},
-    })
-    for rate in (3e-4, 1e-3, 3e-3)
-)  # fmt: skip
-"""Without normalisation training needs longer."""

@@ -29,17 +29,12 @@ import pandas as pd
 import torch
 from harness import arguments_of
 from inherent_runs import (
-    BCE,
     BEST,
     FOUNDING,
-    GOOD,
-    LONG,
-    OLD,
-    WITHOUT_BIASES,
     Recipe,
     Workplace,
-    bcos,
     collected,
+    recipes_of,
     scored,
     scored_on_copies,
     trained_networks,
@@ -70,65 +65,6 @@ REMOVED_SHARE = 0.25
 SCORES = ["balanced_accuracy", "auroc_difference", "hits_difference", "auroc_mean", "hits_mean"]
 COLUMNS = ["recipe", "map", *SCORES, "train_loss", "train_balanced_accuracy", "validation_loss", "minutes"]
 """That the search prints."""
-IMPLICIT = (
-    BEST,
-    bcos("B 1.5", b=1.5, **GOOD),  # off-targets
-    bcos("dark background", BCE, b=1.5, background="dark", **GOOD),
-    bcos("dark background, off-targets", b=1.5, background="dark", **GOOD),
-)
-EXPLICIT = (
-    BEST,
-    *(bcos(f"biases, {n} norm", BCE, b=1.5, norm=n, norm_bias=True, **GOOD) for n in ("batch", "layer", "position")),
-)
-TRADE_OFF = (
-    bcos("BCE, B 1", BCE, b=1.0, **GOOD),
-    bcos("BCE, B 1.25", BCE, b=1.25, **GOOD),
-    BEST,
-    bcos("binary cross-entropy", BCE, **GOOD),  # B 2
-    bcos("BCE, B 2.5", BCE, b=2.5, **GOOD),
-    *(bcos(f"BCE, B 1.5, logits {size:g}", BCE, b=1.5, initial_logits=size, **GOOD) for size in (0.05, 5.0)),
-)
-
-SCREEN = (
-    bcos("average, six layers", **OLD),
-    bcos("average, six layers, lr 3e-3", {"learning_rate": 3e-3}, **OLD),
-    bcos("places, six layers", **OLD | {"head": "places"}),
-    bcos("places, six layers, stem 7", **OLD | {"head": "places", "stem_kernel": 7}),
-    bcos("average, six layers, first stride 2", **OLD | {"strides": [2, 1, 2, 1, 2, 2]}),
-    bcos("places", **GOOD),
-    bcos("lr 3e-3", {"learning_rate": 3e-3}, **GOOD),
-    bcos("lr 3e-4", {"learning_rate": 3e-4}, **GOOD),
-    bcos("B 1", b=1.0, **GOOD),
-    bcos("B 1.5", b=1.5, **GOOD),
-    bcos("B 2.5", b=2.5, **GOOD),
-    bcos("binary cross-entropy", BCE, **GOOD),
-    bcos("40 epochs", LONG, **GOOD),
-    bcos("logits 2", initial_logits=2.0, **GOOD),
-    bcos("logits 0.1", initial_logits=0.1, **GOOD),
-    bcos("dark background", background="dark", **GOOD),
-    bcos("no norm", norm="none", **GOOD),
-    bcos("layer norm", norm="layer", **GOOD),
-    bcos("position norm", norm="position", **GOOD),
-    bcos("half as wide", **GOOD | {"channels": [8, 8, 16, 16]}),
-    bcos("stem 7", **GOOD | {"stem_kernel": 7}),
-    bcos("first stride 2", **GOOD | {"strides": [2, 1, 2, 1]}),
-    bcos("three layers", **GOOD | {"channels": [16, 16, 32], "strides": [3, 1, 2]}),
-    bcos("two layers", **GOOD | {"channels": [16, 32], "strides": [3, 2]}),
-    bcos("MaxOut 2", max_out=2, **GOOD),
-    BEST,
-    bcos("BCE, B 1.25", BCE, b=1.25, **GOOD),
-    bcos("BCE, lr 3e-3", BCE | {"learning_rate": 3e-3}, **GOOD),
-    bcos("BCE, three layers", BCE, **GOOD | {"channels": [16, 16, 32], "strides": [3, 1, 2]}),
-    bcos("BCE, half as wide", BCE, **GOOD | {"channels": [8, 8, 16, 16]}),
-    bcos("BCE, B 1.5, lr 3e-3", BCE | {"learning_rate": 3e-3}, b=1.5, **GOOD),
-    bcos("BCE, B 1.5, 40 epochs", BCE | LONG, b=1.5, **GOOD),
-    bcos("BCE, B 1.25, 40 epochs", BCE | LONG, b=1.25, **GOOD),
-    bcos("BCE, B 1.5, 40 epochs, logits 0.1", BCE | LONG, b=1.5, initial_logits=0.1, **GOOD),
-    bcos("BCE, B 1.5, 40 epochs, 32 channels", BCE | LONG, b=1.5, **GOOD | {"channels": [16, 32, 32, 64]}),
-    bcos("BCE, B 1.5, 40 epochs, dark", BCE | LONG, b=1.5, background="dark", **GOOD),
-    bcos("BCE, B 1.5, 40 epochs, no norm", BCE | LONG, b=1.5, norm="none", **GOOD),
-    bcos("BCE, B 1.5, 40 epochs, layer norm", BCE | LONG, b=1.5, norm="layer", **GOOD),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,15 +288,15 @@ def search(work: Workplace, seed: int, recipes: Recipes, planted: bool = False) 
 
 
 Study = Callable[[Workplace, int, Recipes], pd.DataFrame]
-STUDIES: dict[str, tuple[Study, Recipes]] = {
-    "implicit": (implicit, IMPLICIT),
-    "explicit": (explicit, EXPLICIT),
-    "trade-off": (trade_off, TRADE_OFF),
-    "removal": (removal, ()),
-    "cascade": (cascade, ()),
-    "angle": (lambda *_: angle(), ()),
-    "templates": (lambda _, seed, __: templates(seed), ()),
-    "search": (search, (*SCREEN, FOUNDING, *WITHOUT_BIASES)),
+STUDIES: dict[str, Study] = {
+    "implicit": implicit,
+    "explicit": explicit,
+    "trade-off": trade_off,
+    "removal": removal,
+    "cascade": cascade,
+    "angle": lambda *_: angle(),
+    "templates": lambda _, seed, __: templates(seed),
+    "search": search,
 }
 
 
@@ -373,10 +309,8 @@ def main() -> None:
         planted=(False, "of search: plant loss in copies of the controls"),
     )
     torch.set_num_threads(1)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    study, recipes = STUDIES[arguments.study]
-    study = partial(search, planted=True) if arguments.planted else study
-    recipes = tuple(one for one in recipes if not arguments.only or one.name in arguments.only)
+    study = partial(search, planted=True) if arguments.planted else STUDIES[arguments.study]
+    recipes = tuple(one for one in recipes_of(arguments.study) if not arguments.only or one.name in arguments.only)
     tables: list[pd.DataFrame] = []
     with open_executor(arguments.n_procs) as executor:
         work = Workplace(arguments.run, arguments.out, executor, arguments.folds)

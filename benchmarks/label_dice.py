@@ -238,12 +238,11 @@ def overlap(rows: pd.DataFrame) -> list[str]:
     lines = table([f"Dice (n = {len(both)})", "this pipeline", "plain", "ratio", "better in", "smallest ratio"])
     a, b = (pd.DataFrame(found[engine].loc[both, "dice"].tolist(), index=both) for engine in (OURS, PLAIN))
     for name in a:
-        lines.append(
-            f"| {name} | {a[name].mean():.4f} | {b[name].mean():.4f} | {a[name].mean() / b[name].mean():.3f} | "
-            f"{int((a[name] > b[name]).sum())} of {len(both)} | {(a[name] / b[name]).min():.3f} |"
-        )
-    seconds = [found[engine].loc[both, "seconds"].mean() for engine in (OURS, PLAIN)]
-    return [*lines, f"| seconds per scan | {seconds[0]:.0f} | {seconds[1]:.0f} | {seconds[0] / seconds[1]:.2f} | | |"]
+        means = f"{a[name].mean():.4f}", f"{b[name].mean():.4f}", f"{a[name].mean() / b[name].mean():.3f}"
+        better = f"{int((a[name] > b[name]).sum())} of {len(both)}"
+        lines.append(line(name, *means, better, f"{(a[name] / b[name]).min():.3f}"))
+    own, other = (found[engine].loc[both, "seconds"].mean() for engine in (OURS, PLAIN))
+    return [*lines, f"| seconds per scan | {own:.0f} | {other:.0f} | {own / other:.2f} | | |"]
 
 
 def volumes_of(rows: pd.DataFrame) -> list[str]:
@@ -261,35 +260,32 @@ def volumes_of(rows: pd.DataFrame) -> list[str]:
             continue
         percent = 100 * (own[column] / own["manual_mm3"] - 1)
         r = np.corrcoef(own[column], own["manual_mm3"])[0, 1]
-        cells = (f"{percent.mean():+.1f} %", f"{percent.std():.1f} %")
-        lines.append(
-            line(title, len(own), f"{r:.3f}", *cells, *(f"{percent.agg(end):+.1f} %" for end in ("min", "max")))
-        )
+        ends = (f"{percent.agg(end):+.1f} %" for end in ("min", "max"))
+        lines.append(line(title, len(own), f"{r:.3f}", f"{percent.mean():+.1f} %", f"{percent.std():.1f} %", *ends))
     lines = lines if len(lines) > 2 else ["Too few people for a correlation of volumes."]
-    first, second = found[OURS], found[RETEST]
-    second = second[second.index.isin(first.index)]
-    if len(second):
-        pair = first.loc[second.index, "tissue_mm3"], second["tissue_mm3"]
-        percent = 200 * (pair[0] - pair[1]).abs() / (pair[0] + pair[1])
+    pairs = found[OURS].join(found[RETEST], rsuffix=" again", how="inner") if len(found[RETEST]) else found[RETEST]
+    if len(pairs):
+        first, second = pairs["tissue_mm3"], pairs["tissue_mm3 again"]
+        percent = 200 * (first - second).abs() / (first + second)
         differ = f"differ by {percent.mean():.1f} % on average, {percent.max():.1f} % at most"
-        lines += ["", f"Scan moved and registered again (n = {len(second)}): volumes without fluid {differ}."]
+        lines += ["", f"Scan moved and registered again (n = {len(pairs)}): volumes without fluid {differ}."]
     return lines
 
 
 def people(rows: pd.DataFrame) -> list[str]:
     """One row per person, and who was not run."""
     found = by_engine(rows)
-    pairs = (f"{name}, ours / plain" for name in ("mean Dice", *STRUCTURES))
-    lines = table(["person", *pairs, "hippocampi mm³, ours", "manual", "s, ours / plain"])
+    columns = [f"{name}, ours / plain" for name in ("mean Dice", *STRUCTURES)]
+    lines = table(["person", *columns, "hippocampi mm³, ours", "manual", "s, ours / plain"])
     for person in rows["person"].unique():
-        pair = [found[engine].loc[person] if person in found[engine].index else None for engine in (OURS, PLAIN)]
-        if all(row is None for row in pair):
+        ours, plain = (found[engine].loc[person] if person in found[engine].index else None for engine in (OURS, PLAIN))
+        if ours is None and plain is None:
             continue
-        dice = [list(row["dice"].values()) if row is not None else ["–"] * (len(STRUCTURES) + 1) for row in pair]
-        cells = [" / ".join(v if isinstance(v, str) else f"{v:.3f}" for v in two) for two in zip(*dice, strict=True)]
-        volumes = ["–"] * 2 if pair[0] is None else [f"{pair[0][c]:.0f}" for c in ("tissue_mm3", "manual_mm3")]
-        seconds = " / ".join("–" if row is None else f"{row['seconds']:.0f}" for row in pair)
-        lines.append(line(person, *cells, *volumes, seconds))
+        dice = [[f"{v:.3f}" for v in row["dice"].values()] if row is not None else ["–"] * len(columns)
+                for row in (ours, plain)]  # fmt: skip
+        volumes = ["–"] * 2 if ours is None else [f"{ours[c]:.0f}" for c in ("tissue_mm3", "manual_mm3")]
+        seconds = " / ".join("–" if row is None else f"{row['seconds']:.0f}" for row in (ours, plain))
+        lines.append(line(person, *map(" / ".join, zip(*dice, strict=True)), *volumes, seconds))
     missing = [f"{row.person} ({row.engine})" for row in rows.itertuples() if row.person not in found[row.engine].index]
     return [*lines, "", f"Not run: {', '.join(missing) or 'none'}."]
 

@@ -5,13 +5,13 @@ Each test and interval is made by the function of its table, so that what is mea
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict
 from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-from null_data import FAST, Case, Found, Generator, answers, case, missed
+from null_data import SEED, Cases, Found, Generator, answers, fast, missed
 from scipy.special import expit
 from scipy.stats import norm
 
@@ -32,9 +32,8 @@ from heatlas.pipeline.statistics.performance.classification import (
 )
 from heatlas.pipeline.statistics.requested import Biomarker
 
-SEED, DRAWS, REGIONS = 43, 500, 30
-CASES: dict[str, Case] = {}
-INTERVALS: dict[str, Case] = {}
+DRAWS, REGIONS = 500, 30
+CASES, INTERVALS = Cases(), Cases()
 QUALITY, LEVEL = np.array([0.5, 0.75, 1.0, 1.25, 1.5]), np.array([-0.4, -0.2, 0.0, 0.2, 0.4])
 """Of the networks of five folds."""
 SCALE = np.array([0.5, 1.0, 1.5, 2.0, 3.0])
@@ -61,7 +60,7 @@ def cohort(
 @cache
 def true_performance(positive: int, negative: int, quality: float) -> dict[str, float]:
     """In 60,000 people or so of the same networks and classes in the same proportion."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = defaultdict(list)
     times = 3_000 // (positive + negative)
     for i in range(20):
         rng = generator(SEED, "true performance of cohorts", positive, negative, str(quality), i)
@@ -71,14 +70,13 @@ def true_performance(positive: int, negative: int, quality: float) -> dict[str, 
         values = metrics(target, (probability > 0.5).astype(float), probability, everyone)
         values["auc_within_folds"] = weighted_auc_within(target, probability, frame["fold"].to_numpy(), everyone)
         for name in MEASURED:
-            found.setdefault(name, []).append(float(values[name][0]))
+            found[name].append(float(values[name][0]))
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-@case(INTERVALS, "cohorts: small classes", "performance", "five networks, one or two scans")
+@INTERVALS.add("cohorts: small classes", "performance", "five networks, one or two scans")
 def small_classes(rng: Generator) -> Found:
-    found = {}
-    settings = replace(FAST, bootstrap_samples=DRAWS)
+    settings = fast(bootstrap_samples=DRAWS)
     few = ((15, 15, 0.8), (15, 15, 1.5), (8, 22, 0.8), (8, 22, 1.5), (10, 20, 2.0))
     for positive, negative, quality in (*few, (20, 60, 1.5), (60, 60, 0.8)):
         frame = cohort(rng, positive, negative, 5, quality)
@@ -86,14 +84,12 @@ def small_classes(rng: Generator) -> Found:
         truth = true_performance(positive, negative, quality)
         for name in MEASURED:
             named = f"{name} of {positive} and {negative} people, five folds, truly {truth[name]:.2f}"
-            found[named] = missed(*table.loc[name, ["ci_low", "ci_high"]], truth[name])
-    return found
+            yield named, missed(*table.loc[name, ["ci_low", "ci_high"]], truth[name])
 
 
-@case(INTERVALS, "cohorts: baselines", "baselines", "two predictors that are equally good")
+@INTERVALS.add("cohorts: baselines", "baselines", "two predictors that are equally good")
 def predictors(rng: Generator) -> Found:
     """Network and baseline are equally good and see in part the same."""
-    found = {}
     for positive, negative, folds, quality in ((15, 15, 5, 0.8), (8, 22, 5, 0.8), (30, 30, 10, 0.8), (44, 89, 5, 0.8)):
         n = positive + negative
         of = cohort(rng, positive, negative, folds, 0.0)  # its people, classes and folds
@@ -107,10 +103,9 @@ def predictors(rng: Generator) -> Found:
         rows = rows_of_baseline("regions", of.assign(**{"class": of["target"]}), compared, DRAWS, rng)
         for row in rows:
             named = f"{row['metric']} of {positive} and {negative} people, {folds} folds"
-            found[f"network less baseline, {named}"] = missed(row["difference_low"], row["difference_high"], 0.0)
+            yield f"network less baseline, {named}", missed(row["difference_low"], row["difference_high"], 0.0)
             true = true_of_predictor(quality)[row["metric"]]
-            found[f"baseline, {named}"] = missed(row["ci_low"], row["ci_high"], true)
-    return found
+            yield f"baseline, {named}", missed(row["ci_low"], row["ci_high"], true)
 
 
 @cache
@@ -120,10 +115,9 @@ def true_of_predictor(quality: float) -> dict[str, float]:
     return {AUC: float(norm.cdf(np.sqrt(2) * z)), BALANCED: float(norm.cdf(z))}
 
 
-@case(INTERVALS, "cohorts: new people", "external_validation", "the same network in both cohorts")
+@INTERVALS.add("cohorts: new people", "external_validation", "the same network in both cohorts")
 def new_cohorts(rng: Generator) -> Found:
     """The same network answers the people of a run and others who do not differ."""
-    found = {}
     config = load_config(overrides={"statistics": {"bootstrap_samples": DRAWS}})
     large = (60, 60)
     sizes = ((large, (30, 30), 0.75), (large, (8, 22), 0.75), ((30, 30), (10, 10), 1.5), (large, (8, 22), 1.4))
@@ -136,15 +130,13 @@ def new_cohorts(rng: Generator) -> Found:
             if row["measure"] == "probability_less_share" and run[0] * new[1] != run[1] * new[0]:
                 continue  # it depends on the share of the positive class
             who = f"{new[0]} and {new[1]} new people less that of {sum(run)}, separation {quality}"
-            found[f"{row['measure']} of {who}"] = missed(row["ci_low"], row["ci_high"], 0.0)
-    return found
+            yield f"{row['measure']} of {who}", missed(row["ci_low"], row["ci_high"], 0.0)
 
 
-@case(INTERVALS, "cohorts: regions", "external_validation", "120 people and new ones")
+@INTERVALS.add("cohorts: regions", "external_validation", "120 people and new ones")
 def same_regions(rng: Generator) -> Found:
     """Sizes of the difference of the classes over regions that are unrelated, or correlate .5."""
-    found = {}
-    settings = replace(FAST, bootstrap_samples=DRAWS)
+    settings = fast(bootstrap_samples=DRAWS)
     for related in (0.0, 0.5):
         for n in (60, 30, 20):
             z = rng.normal(size=(2, REGIONS))
@@ -156,14 +148,12 @@ def same_regions(rng: Generator) -> Found:
             row = agreement_over_regions(people, settings, rng)
             truly = float(rank_correlation(*sizes[:, None])[0])  # people are drawn, regions are not
             named = f"{REGIONS} regions with {n} new people, sizes correlated {related}"
-            found[f"rank correlation over {named}"] = missed(row["ci_low"], row["ci_high"], truly)
-    return found
+            yield f"rank correlation over {named}", missed(row["ci_low"], row["ci_high"], truly)
 
 
-@case(CASES, "cohorts: images", "image_agreement", "30 regions, five networks of scale 0.5 to 3")
+@CASES.add("cohorts: images", "image_agreement", "30 regions, five networks of scale 0.5 to 3")
 def images_and_maps(rng: Generator) -> Found:
     """Images do not differ; the map is the image in the eyes of five networks, or is unrelated; most vary unequally."""
-    found = {}
     for few, many, spread, same in ((30, 90, 2.0, True), (8, 22, 2.0, True), (30, 90, 1.0, True), (30, 90, 2.0, False)):
         n = few + many
         first, fold = np.arange(n) < few, rng.permutation(n) % 5
@@ -172,19 +162,17 @@ def images_and_maps(rng: Generator) -> Found:
         seen = images if same else rng.normal(size=(n, REGIONS)) * wide
         seen = seen * SCALE[fold][:, None] + fold[:, None]
         frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "target": first.astype(int), "fold": fold})
-        config = SimpleNamespace(statistics=replace(FAST, covariates="", bootstrap_samples=20))
+        config = SimpleNamespace(statistics=fast(covariates="", bootstrap_samples=20))
         values = SimpleNamespace(maps=["map"], densities=seen[:, None])
         inputs = SimpleNamespace(frame=frame, config=config, seed=int(rng.integers(2**31)), values=values)
         row = _agreement(inputs, np.arange(n), images, "map")
         named = f"images and {'a map of them' if same else 'another map'}, {few} and {many} people, SD {spread:g}:1"
-        found[named] = np.array([row["p"]])
-    return found
+        yield named, np.array([row["p"]])
 
 
-@case(CASES, "cohorts: steady scans", "fairness", "40 % positive, one network; ICC 0.95 beside 0.3")
+@CASES.add("cohorts: steady scans", "fairness", "40 % positive, one network; ICC 0.95 beside 0.3")
 def steady_scans(rng: Generator) -> Found:
     """Few people whose scans agree (ICC .95) beside many whose scans do not (ICC .3) and who have more of them."""
-    found = {}
     small = ((60, 0.25, (1, 1), (5, 5)), (60, 0.35, (1, 2), (3, 5)))
     for n, share, few, many in (*small, (120, 0.25, (1, 2), (3, 4)), (200, 0.4, (1, 1), (4, 4))):
         inside = rng.permutation(n) < share * n
@@ -194,20 +182,16 @@ def steady_scans(rng: Generator) -> Found:
         score = (np.sqrt(icc) * rng.normal(size=n) + 0.8 * np.where(positive, 1.0, -1.0))[person]
         score = score + np.sqrt(1 - icc[person]) * rng.normal(size=len(person))
         frame = answers(person, positive[person], score > 0).assign(probability=expit(score), fold=0)
-        settings = replace(FAST, bootstrap_samples=20)
-        table = _of_level(frame, inside[person], settings, rng)
-        sizes = f"{few[0]} to {few[1]}" if few[0] < few[1] else str(few[0])
-        beside = f"{many[0]} to {many[1]}" if many[0] < many[1] else str(many[0])
+        table = _of_level(frame, inside[person], fast(bootstrap_samples=20), rng)
+        sizes, beside = (" to ".join(map(str, dict.fromkeys(ends))) for ends in (few, many))
         for row in table.itertuples():
             named = f"{row.metric}, {round(share * n)} of {n} people with {sizes} steady scans, others {beside} noisy"
-            found[named] = np.array([row.p])
-    return found
+            yield named, np.array([row.p])
 
 
-@case(CASES, "cohorts: spreads", "associations", "classes of unequal size and spread, pooled")
+@CASES.add("cohorts: spreads", "associations", "classes of unequal size and spread, pooled")
 def unequal_spread(rng: Generator) -> Found:
     """A small class varies more in relevance and biomarker, or is the biomarker; over all people, five regions."""
-    found = {}
     for few, many, times in ((10, 30, 3.0), (15, 45, 2.0), (30, 90, 3.0)):
         n = few + many
         is_few = rng.permutation(n) < few
@@ -221,8 +205,7 @@ def unequal_spread(rng: Generator) -> Found:
                 sides = values, biomarker[:, None], np.column_stack(held)
                 caution = small_class(is_few.astype(np.intp)), SMALL_CLASS
                 points = ParticipantValues(*sides, (), Exchangeability.free(n), n, None, *caution)
-                table = rows_of(points, columns, Biomarker("x", biomarker), estimator, FAST, rng)
+                table = rows_of(points, columns, Biomarker("x", biomarker), estimator, fast(), rng)
                 named = f"{estimator}, {few} of {n} with {times:g} x the SD, biomarker {kind}"
-                found[named] = table["p"].to_numpy(float)
-                found[f"{named}, family-wise over 5"] = table["p_fwe"].to_numpy(float).min(keepdims=True)
-    return found
+                yield named, table["p"].to_numpy(float)
+                yield f"{named}, family-wise over 5", table["p_fwe"].to_numpy(float).min(keepdims=True)

@@ -5,7 +5,7 @@ The network of a test fold multiplies what it sees by its scale; groups are unev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,13 +13,19 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import ProgressionConfig, StatisticsConfig
-from heatlas.pipeline.statistics.linear.fold_effect import FoldModel
+from heatlas.pipeline.statistics.arrays import Resampling
+from heatlas.pipeline.statistics.associations.volume_association import volume_association
+from heatlas.pipeline.statistics.linear.correlation import partial_correlation
+from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
+from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 
-M, PEOPLE = 199, 60
-FAST = replace(StatisticsConfig(), permutations=M, bootstrap_samples=100, progression=ProgressionConfig(2))
+SEED, PEOPLE = 43, 60
+LEVEL, LIMITS = 0.05, (0.035, 0.065)
+"""Of p, and of the share of tests that reject at it."""
+FAST = replace(StatisticsConfig(), permutations=199, bootstrap_samples=100, progression=ProgressionConfig(2))
 Generator = np.random.Generator
-Found = dict[str, np.ndarray]
-"""p of some data sets, by test."""
+Found = Iterable[tuple[str, np.ndarray]]
+"""Tests, and the p of some data sets of each."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +40,47 @@ class Case:
     caveat: bool = False  # whether the rows of such data say that p may be too small
 
 
-def case(cases: dict[str, Case], name: str, tables: str, data: str, effect: float = 0.0) -> Callable[[Any], Any]:
-    """Put a function among the cases, which are shown in their order."""
+class Cases(dict[str, Case]):
+    """Cases by name, shown in their order."""
 
-    def put(function: Callable[..., Found]) -> Callable[..., Found]:
-        cases[name] = Case(tables, data, function, effect)
-        return function
+    def add(self, name: str, tables: str, data: str, effect: float = 0.0) -> Callable[[Any], Any]:
+        """Put a function among the cases."""
 
-    return put
+        def put(function: Callable[..., Found]) -> Callable[..., Found]:
+            self[name] = Case(tables, data, function, effect)
+            return function
+
+        return put
+
+
+def fast(**changes: Any) -> StatisticsConfig:
+    """Settings of the statistics, with few permutations and draws."""
+    return replace(FAST, **changes)
+
+
+def orders(rng: Generator) -> Resampling:
+    return Resampling.orders(FAST, rng)
+
+
+def linear_test(
+    values: np.ndarray,
+    formula: str,
+    term: str,
+    frame: pd.DataFrame,
+    rng: Generator,
+    groups: Sequence[Any] | None = None,
+) -> PermutationTest:
+    """The test of a term as the tables make it, fold held; groups may differ in variance."""
+    model = model_within_folds(formula, term, frame, True, groups)
+    return freedman_lane(values, model.design, model.exchange, orders(rng), groups)
+
+
+def correlation_test(
+    values: np.ndarray, formula: str, frame: pd.DataFrame, rng: Generator, method: Any = "pearson"
+) -> PermutationTest:
+    """The test of x as the tables make it, fold held."""
+    model = model_within_folds(formula, "x", frame, True)
+    return partial_correlation(values, model.design, model.exchange, orders(rng), method)
 
 
 def people(rng: Generator, folds: int = 4, levels: int = 3) -> pd.DataFrame:
@@ -106,3 +145,14 @@ def misses(low: np.ndarray, high: np.ndarray, true: float) -> np.ndarray:
 def missed(low: float, high: float, true: float) -> np.ndarray:
     """As `misses`, of one interval."""
     return misses(np.array([low], float), np.array([high], float), true)
+
+
+def beside_volumes(
+    person: np.ndarray, fold: Any, volume: np.ndarray, sums: Sequence[np.ndarray], rng: Generator, draws: int = 100
+) -> pd.DataFrame:
+    """The table of hippocampi: their volume in each scan, and sums of relevance in several maps."""
+    frame = pd.DataFrame({"participant_id": person.astype(str), "fold": fold, "hippocampus_mm3": volume})
+    frame = frame.assign(hippocampus_per_tiv=np.nan, hippocampus_source="made up")
+    maps = {f"map {place}": frame.assign(map=f"map {place}", relevance_sum=own) for place, own in enumerate(sums)}
+    settings, seed = fast(bootstrap_samples=draws), int(rng.integers(2**31))
+    return volume_association(pd.concat(maps.values()), list(maps), True, settings, seed)

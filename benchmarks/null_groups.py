@@ -16,19 +16,18 @@ from functools import cache
 import numpy as np
 import pandas as pd
 from harness import arguments_of, line, table
-from null_data import Case, Found, Generator, people, relevance
+from null_data import LEVEL, SEED, Case, Found, Generator, correlation_test, linear_test, orders, people, relevance
 
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.images.differences import Adjusted
 from heatlas.pipeline.statistics.images.voxel_test import voxel_test
-from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.resampling.means import FEW_OF_GROUP
 
-REGIONS, ORDERS = 30, 199
+REGIONS = 30
 OF_POWER, ORDERS_OF_POWER, PLANTED = 67, 999, 5
 """Regions, permutations, and regions with a difference in the study of power."""
 ZEROS, VOXELS = 0.85, (8, 8, 8)
@@ -84,7 +83,7 @@ def draws(groups: Groups, of_first: np.ndarray, regions: int, rng: Generator) ->
 @cache
 def ahead(kind: str, ratio: float) -> float:
     """What to add to the first group so that it is above the second in half of all pairs."""
-    rng = generator(43, "stochastically equal", kind)
+    rng = generator(SEED, "stochastically equal", kind)
     return float(np.median(shaped(kind, (MANY,), rng) - ratio * shaped(kind, (MANY,), rng)))
 
 
@@ -111,12 +110,11 @@ def drawn_people(
 
 
 def compared(
-    groups: Groups, values: np.ndarray, frame: pd.DataFrame, rng: Generator, orders: int = ORDERS,
-    by_ranks: bool = False,
-) -> PermutationTest:  # fmt: skip
+    groups: Groups, values: np.ndarray, frame: pd.DataFrame, resampling: Resampling, by_ranks: bool = False
+) -> PermutationTest:
     """The test of the tables."""
     model, of_first = class_model(groups, frame)
-    return freedman_lane(values, model.design, model.exchange, Resampling(orders, rng), of_first, by_ranks=by_ranks)
+    return freedman_lane(values, model.design, model.exchange, resampling, of_first, by_ranks=by_ranks)
 
 
 def class_model(groups: Groups, frame: pd.DataFrame) -> tuple[FoldModel, list[float]]:
@@ -130,33 +128,33 @@ UNTESTED = np.array([np.nan])
 def case(groups: Groups) -> Callable[..., Found]:
     def function(rng: Generator, effect: float = 0.0) -> Found:
         try:
-            test = compared(groups, *drawn_people(groups, rng, effect), rng, by_ranks=groups.by_order)
+            test = compared(groups, *drawn_people(groups, rng, effect), orders(rng), groups.by_order)
         except BadInputError:  # a class that makes up a fold
-            return {"family-wise": UNTESTED}
+            return [("family-wise", UNTESTED)]
         if groups.by_order:
-            return {"family-wise, by ranks": np.array([np.nanmin(test.p_fwe)])}
-        family = {"family-wise": test.p_fwe, "any of the false discovery rate": test.p_fdr}
-        least = {name: np.array([np.nanmin(p)]) for name, p in family.items()}
-        return {f"single{', site held' * groups.site}": test.p} | least
+            return [("family-wise, by ranks", least(test.p_fwe))]
+        family = [("family-wise", least(test.p_fwe)), ("any of the false discovery rate", least(test.p_fdr))]
+        return [(f"single{', site held' * groups.site}", test.p), *family]
 
     return function
 
 
+def least(p: np.ndarray) -> np.ndarray:
+    return np.array([np.nanmin(p)])
+
+
 def false_discoveries(rng: Generator, effect: float = 0.0) -> Found:
     """Whether any of 30 regions has an adjusted p, in other tests of the same engine."""
-    frame, found = people(rng, levels=6), {}
+    frame = people(rng, levels=6)
     values, of_class = relevance(frame, REGIONS, rng, 2.0), frame["label"].tolist()
     for term, groups in (("age", None), ("site", None), ("label:sex", of_class)):
         formula = "label + age + sex + site" + " + label:sex" * (term == "label:sex")
-        model = model_within_folds(formula, term, frame, True, groups)
         shown = values - 0.08 * (term == "age") * (1 + 0.5 * frame[["fold"]].to_numpy()) * frame[["age"]].to_numpy()
-        found[term] = freedman_lane(shown, model.design, model.exchange, Resampling(ORDERS, rng), groups)
+        test = linear_test(shown, formula, term, frame, rng, groups)
+        yield f"any of the false discovery rate, {term}", least(test.p_fdr)
     for method in ("pearson", "spearman"):
-        model = model_within_folds("x + age + sex", "x", frame, True)
-        found[method] = partial_correlation(values, model.design, model.exchange, Resampling(ORDERS, rng), method)  # type: ignore[arg-type]
-    return {
-        f"any of the false discovery rate, {name}": np.array([np.nanmin(test.p_fdr)]) for name, test in found.items()
-    }
+        test = correlation_test(values, "x + age + sex", frame, rng, method)
+        yield f"any of the false discovery rate, {method}", least(test.p_fdr)
 
 
 def voxels(groups: Groups) -> Callable[..., Found]:
@@ -165,9 +163,9 @@ def voxels(groups: Groups) -> Callable[..., Found]:
         values, frame = drawn_people(groups, rng, effect, int(np.prod(VOXELS)))
         model, of_first = class_model(groups, frame)
         adjusted = Adjusted.of(values, model, of_first)
-        orders = adjusted.exchange.permutations(ORDERS, rng, adjusted.model.alike.tolist())
-        test = voxel_test(adjusted.values, adjusted.model, orders, np.ones(VOXELS, bool))
-        return {"largest t": np.array([test.p_fwe.min()]), "TFCE": np.array([test.p_fwe_tfce.min()])}
+        drawn = adjusted.exchange.permutations(orders(rng).m, rng, adjusted.model.alike.tolist())
+        test = voxel_test(adjusted.values, adjusted.model, drawn, np.ones(VOXELS, bool))
+        return (("largest t", np.array([test.p_fwe.min()])), ("TFCE", np.array([test.p_fwe_tfce.min()])))
 
     return function
 
@@ -241,12 +239,11 @@ def main() -> None:
     for name, groups in POWER.items():
         found = []
         for i in range(options.data_sets):
-            rng = generator(43, "power", name, i)
+            rng = generator(SEED, "power", name, i)
             values, frame = drawn_people(groups, rng, options.effect, OF_POWER, PLANTED)
-            means, ranks = (
-                compared(groups, values, frame, rng, ORDERS_OF_POWER, by_ranks) for by_ranks in (False, True)
-            )
-            found.append([(p[:PLANTED] <= 0.05).mean() for p in (means.p, means.p_fwe, means.p_fdr, ranks.p_fwe)])
+            resampling = Resampling(ORDERS_OF_POWER, rng)
+            means, ranks = (compared(groups, values, frame, resampling, by_ranks) for by_ranks in (False, True))
+            found.append([(p[:PLANTED] <= LEVEL).mean() for p in (means.p, means.p_fwe, means.p_fdr, ranks.p_fwe)])
         print(line(name, *(f"{share:.0%}" for share in np.mean(found, axis=0))), flush=True)
 
 

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import pandas as pd
-from null_data import COLUMNS, FAST, HORIZON, PEOPLE, SCALES, Case, Found, Generator, M, case, missed, misses
-from null_people import of_output, of_relevance
+from null_data import (
+    COLUMNS,
+    HORIZON,
+    PEOPLE,
+    SCALES,
+    SEED,
+    Cases,
+    Found,
+    Generator,
+    beside_volumes,
+    fast,
+    linear_test,
+    missed,
+    misses,
+)
+from null_people import ADJUSTING, BOTH_WAYS, of_output, of_relevance
 from scipy.stats import t as t_distribution
 
 from heatlas.pipeline.run.config.statistics import ShortcutsConfig
 from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Resampling
-from heatlas.pipeline.statistics.associations.volume_association import volume_association
 from heatlas.pipeline.statistics.data.members import difference_within, welch_within
-from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
-from heatlas.pipeline.statistics.linear.freedman_lane import freedman_lane
 from heatlas.pipeline.statistics.performance.other_tasks import SCALES as SCALES_OF_NUMBERS
 from heatlas.pipeline.statistics.performance.other_tasks import number_metrics
 from heatlas.pipeline.statistics.progression.cox import SOONER_WHEN_LOWER, Conversions
@@ -29,76 +41,70 @@ from heatlas.pipeline.statistics.shortcuts import Scans, _predictions
 from heatlas.studies.representations.points import points_of
 from heatlas.studies.representations.probes import ALL, draws_within, predicted_sites, scored, shares_recognised
 
-SEED, DRAWS, SIMULATED = 43, 1_000, 1_000
-INTERVALS: dict[str, Case] = {}
+DRAWS, SIMULATED = 1_000, 1_000
+INTERVALS = Cases()
 STRENGTH = {"age": 0.0, "mmse": 0.5, "hippocampus/tiv": 1.0, "model": 2.0}
 """Weight of the risk in each predictor, beside noise of variance 1."""
 
 
-@case(INTERVALS, "folds: volumes", "volume_association", "no correlation; folds of three or four", 1.5)
+SHAPES = (("normal", "normal"), ("lognormal", "lognormal 1"))
+
+
+def drawn(rng: Generator, kind: str, size: tuple[int, ...]) -> np.ndarray:
+    """Values of a kind with mean 0."""
+    if kind == "normal":
+        return rng.normal(size=size)
+    if kind == "85 % zeros":
+        return rng.lognormal(size=size) * (rng.random(size) < 0.15) - 0.15 * np.exp(0.5)
+    sigma = float(kind.split()[-1])
+    return rng.lognormal(0, sigma, size) - np.exp(sigma**2 / 2)
+
+
+@INTERVALS.add("folds: volumes", "volume_association", "no correlation; folds of three or four", 1.5)
 def volumes_in_folds(rng: Generator, effect: float = 0.0) -> Found:
-    found = {}
     for n, folds in ((40, 10), (24, 8)):
         fold = np.arange(n) % folds
-        frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "fold": fold})
-        frame = frame.assign(hippocampus_mm3=rng.normal(size=n) + 0.3 * fold, hippocampus_per_tiv=np.nan)
-        frame = frame.assign(hippocampus_source="made up")
-        names = [f"map {i}" for i in range(4)]
-        planted = effect * frame["hippocampus_mm3"]
-        blocks = [
-            frame.assign(map=name, relevance_sum=(rng.normal(size=n) + planted) * (1 + 0.2 * fold) + fold)
-            for name in names
-        ]
-        settings = replace(FAST, bootstrap_samples=1_000)
-        table = volume_association(pd.concat(blocks), names, True, settings, int(rng.integers(2**31)))
+        volume = rng.normal(size=n) + 0.3 * fold
+        sums = [(rng.normal(size=n) + effect * volume) * (1 + 0.2 * fold) + fold for _ in range(4)]
+        table = beside_volumes(np.arange(n), fold, volume, sums, rng, 1_000)
         own = table[(table["unit"] == "participant") & table["r"].notna()]
         for estimator, rows in own.groupby("estimator"):
             bounds = rows["ci_low"].to_numpy(float), rows["ci_high"].to_numpy(float)
-            found[f"{estimator} of {n} people in {folds} folds"] = misses(*bounds, 0.0)
-    return found
+            yield f"{estimator} of {n} people in {folds} folds", misses(*bounds, 0.0)
 
 
-@case(INTERVALS, "groups: intervals", "group_comparisons", "no difference", 2.5)
+@INTERVALS.add("groups: intervals", "group_comparisons", "no difference", 2.5)
 def unequal_groups(rng: Generator, effect: float = 0.0) -> Found:
-    found = {}
     for first, second in ((12, 48), (15, 45), (42, 78)):
         frame = pd.DataFrame({"group": (np.arange(first + second) < first).astype(float)})
-        groups = frame["group"].tolist()
-        model = model_within_folds("group", "group", frame, True, groups)
-        for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
-            values = draw(size=(first + second, COLUMNS)) + effect * frame[["group"]].to_numpy()
-            test = freedman_lane(values, model.design, model.exchange, Resampling(M, rng), groups)
-            found[f"difference of {first} and {second}, {name}"] = misses(test.low, test.high, 0.0)
-    return found
+        for name, kind in SHAPES:
+            values = drawn(rng, kind, (first + second, COLUMNS)) + effect * frame[["group"]].to_numpy()
+            test = linear_test(values, "group", "group", frame, rng, frame["group"].tolist())
+            yield f"difference of {first} and {second}, {name}", misses(test.low, test.high, 0.0)
 
 
-@case(INTERVALS, "networks: Cox intervals", "cox", "120 people with MCI, four networks 1.2 SD apart")
+@INTERVALS.add("networks: Cox intervals", "cox", "120 people with MCI, four networks 1.2 SD apart")
 def interval_of_output(rng: Generator) -> Found:
-    found = {}
-    for named, formula in (("alone", ""), ("adjusted", "age + sex + mmse")):
+    for named, formula in BOTH_WAYS:
         cohort, family = of_output(rng, formula)
         known = family.known(family.members[0])
         one = hazard_per_sd(cohort.time, cohort.event, known, family.columns, 0.95)
-        name = f"hazard ratio of the networks' output, {named}, truly 1.00"
-        found[name] = missed(one.low, one.high, 1.0)
-    return found
+        yield f"hazard ratio of the networks' output, {named}, truly 1.00", missed(one.low, one.high, 1.0)
 
 
-@case(INTERVALS, "subgroups: intervals", "subgroups", "no difference", 4.0)
+@INTERVALS.add("subgroups: intervals", "subgroups", "no difference", 4.0)
 def subgroup_differences(rng: Generator, effect: float = 0.0) -> Found:
     """Welch's interval in a subgroup, in one fold and in four of unequal scale."""
-    found = {}
     for first, second, folds in ((5, 5, 1), (12, 48, 1), (15, 45, 4)):
         is_first, fold = np.arange(first + second) < first, np.arange(first + second) % folds
-        for name, draw in (("normal", rng.normal), ("lognormal", lambda size: rng.lognormal(size=size) - np.exp(0.5))):
-            values = draw(size=(first + second, COLUMNS)) + effect * is_first[:, None]
+        for name, kind in SHAPES:
+            values = drawn(rng, kind, (first + second, COLUMNS)) + effect * is_first[:, None]
             values = values * SCALES[fold][:, None] + fold[:, None]
             error, df = welch_within(values, is_first, fold)
             difference = difference_within(values, is_first, fold, np.ones((1, len(values))))[0]
             reach = t_distribution.isf(0.025, df) * error
             named = f"class difference in a subgroup, {first} and {second} in {folds} fold{'s' * (folds > 1)}, {name}"
-            found[named] = misses(difference - reach, difference + reach, 0.0)
-    return found
+            yield named, misses(difference - reach, difference + reach, 0.0)
 
 
 def conversion(rng: Generator, n: int) -> Conversions:
@@ -121,7 +127,7 @@ def direction(name: str) -> int:
 @cache
 def true_order() -> dict[tuple[str, str], float]:
     """Concordance and area of each predictor and shares of the model, in 10 cohorts of 2,000 people."""
-    found: dict[tuple[str, str], list[float]] = {}
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for i in range(10):
         cohort = conversion(generator(SEED, "true order", i), 2_000)
         course = cohort.frame["progression"].to_numpy(str)
@@ -129,35 +135,29 @@ def true_order() -> dict[tuple[str, str], float]:
         everyone = comparable_pairs(cohort.time, cohort.event)
         for name in STRENGTH:
             x = cohort.scalar(name) * direction(name)
-            found.setdefault((name, "concordance"), []).append(concordance(x, everyone)[0])
-            found.setdefault((name, "auc"), []).append(concordance(x[known], class_pairs(converts[known]))[0])
+            found[name, "concordance"].append(concordance(x, everyone)[0])
+            found[name, "auc"].append(concordance(x[known], class_pairs(converts[known]))[0])
         right = called[converts].mean(), (~called)[known & ~converts].mean()
-        for name, share in zip(
-            ("sensitivity", "specificity", "balanced_accuracy"), (*right, np.mean(right)), strict=True
-        ):
-            found.setdefault(("model", name), []).append(float(share))
+        shares = {"sensitivity": right[0], "specificity": right[1], "balanced_accuracy": np.mean(right)}
+        for name, share in shares.items():
+            found["model", name].append(float(share))
     return {key: float(np.mean(values)) if STRENGTH[key[0]] else 0.5 for key, values in found.items()}
 
 
-@case(INTERVALS, "order: intervals", "progression", "60 people with MCI")
+@INTERVALS.add("order: intervals", "progression", "60 people with MCI")
 def ordering(rng: Generator) -> Found:
-    settings = replace(FAST, bootstrap_samples=DRAWS, permutations=1)
-    found = {}
+    settings = fast(bootstrap_samples=DRAWS, permutations=1)
     for row in progression_table(conversion(rng, PEOPLE), settings, int(rng.integers(2**31)), HORIZON).itertuples():
         true = true_order()[row.predictor, row.measure]
-        found[f"{row.measure.replace('_', ' ')} of conversion, truly {true:.2f}"] = missed(
-            row.ci_low, row.ci_high, true
-        )
-    return found
+        named = f"{row.measure.replace('_', ' ')} of conversion, truly {true:.2f}"
+        yield named, missed(row.ci_low, row.ci_high, true)
 
 
-@case(INTERVALS, "Cox: intervals", "cox", "60 people with MCI")
+@INTERVALS.add("Cox: intervals", "cox", "60 people with MCI")
 def hazards(rng: Generator) -> Found:
     """Log hazard ratio 0 or 0.5 for 1 SD of relevance, and with age; or networks of unequal scale that see nothing."""
-    found = {}
-    adjusting = "age + sex + mmse"
-    one_network = ((60, 1, 0.0, adjusting), (60, 1, 0.5, adjusting), (120, 1, 0.0, ""), (120, 1, 0.5, ""))
-    for rate, networks, slope, formula in (*one_network, (60, 4, 0.0, adjusting), (120, 4, 0.0, "")):
+    one_network = ((60, 1, 0.0, ADJUSTING), (60, 1, 0.5, ADJUSTING), (120, 1, 0.0, ""), (120, 1, 0.5, ""))
+    for rate, networks, slope, formula in (*one_network, (60, 4, 0.0, ADJUSTING), (120, 4, 0.0, "")):
         x, age, network = rng.normal(size=PEOPLE), rng.normal(74, 6, PEOPLE), np.arange(PEOPLE) % networks
         months = np.ceil(rng.exponential(rate * np.exp(-slope * x - 0.05 * (age - 74) * bool(formula))) / 3) * 3
         followed = rng.choice([24.0, 36.0, 48.0], PEOPLE)
@@ -167,95 +167,73 @@ def hazards(rng: Generator) -> Found:
         true = np.exp(slope * known.std(ddof=1))
         adjusted = "adjusted, 30 of 60 convert" if formula else "alone, 17 of 60 convert"
         truly = f"{np.exp(slope):.2f} for 1 SD" if networks == 1 else "1.00, four networks of unequal scale"
-        found[f"hazard ratio, {adjusted}, truly {truly}"] = missed(one.low, one.high, true)
-    return found
+        yield f"hazard ratio, {adjusted}, truly {truly}", missed(one.low, one.high, true)
 
 
-def predicted(rng: Generator, n: int, shift: float) -> tuple[float, float, float]:
-    """Balanced accuracy of two sites and its interval; people have one or two scans."""
+Answer = tuple[float, float, float]
+"""Balanced accuracy and its interval."""
+
+
+def features_of_sites(rng: Generator, person: np.ndarray, site: np.ndarray, shift: float) -> np.ndarray:
+    """Features of scans of two sites, one or two scans a person."""
+    n = len(site)
+    return (rng.normal(size=(n, 6)) + shift * site[:, None])[person] + 0.5 * rng.normal(size=(len(person), 6))
+
+
+def from_maps(rng: Generator, n: int, shift: float) -> Answer:
     person = np.repeat(np.arange(n), 1 + (np.arange(n) % 3 == 0)).astype(np.intp)
     site, positive = (np.arange(n) % 5 < 2).astype(np.intp), rng.permutation(np.arange(n) % 2).astype(np.intp)
-    features = (rng.normal(size=(n, 6)) + shift * site[:, None])[person] + 0.5 * rng.normal(size=(len(person), 6))
-    settings = replace(FAST, bootstrap_samples=DRAWS, shortcuts=ShortcutsConfig(1))
+    features = features_of_sites(rng, person, site, shift)
+    settings = fast(bootstrap_samples=DRAWS, shortcuts=ShortcutsConfig(1))
     scans = Scans(person, site[person], positive[person])
     (row,) = _predictions("site", {"map": features}, scans, settings, int(rng.integers(2**31)))
     return row["balanced_accuracy"], row["ci_low"], row["ci_high"]
 
 
-@cache
-def true_accuracy(n: int, shift: float) -> float:
-    """Mean over `SIMULATED` cohorts: what a classifier trained on so many people achieves in others."""
-    if shift == 0:
-        return 0.5
-    return float(np.mean([predicted(generator(SEED, "true accuracy", n, i), n, shift)[0] for i in range(SIMULATED)]))
-
-
-@case(INTERVALS, "site prediction: intervals", "site_prediction", "40 or 100 people, 1 or 2 scans, two sites")
-def site_accuracy(rng: Generator) -> Found:
-    found = {}
-    for n, shift in ((40, 0.0), (40, 0.6), (100, 0.0), (100, 0.6)):
-        _, low, high = predicted(rng, n, shift)
-        true = true_accuracy(n, shift)
-        named = f"balanced accuracy, {n} people, sites {f'{shift:g} SD apart' if shift else 'alike'}"
-        found[named] = missed(low, high, true)
-    return found
-
-
-def from_features(rng: Generator, n: int, shift: float) -> tuple[float, float, float]:
-    """Balanced accuracy of two sites told from representations and its interval; people have one or two scans."""
+def from_representations(rng: Generator, n: int, shift: float) -> Answer:
     person = np.repeat(np.arange(n), 1 + (np.arange(n) % 3 == 0))
     site = np.arange(n) % 5 < 2
-    features = (rng.normal(size=(n, 6)) + shift * site[:, None])[person] + 0.5 * rng.normal(size=(len(person), 6))
-    points = points_of(features, [f"sub-{one:03d}" for one in person])
-    found = predicted_sites(
-        points, dict(zip(points.people, site.astype(str), strict=True)), None, 0, int(rng.integers(9**9))
-    )
+    points = points_of(features_of_sites(rng, person, site, shift), [f"sub-{one:03d}" for one in person])
+    names = dict(zip(points.people, site.astype(str), strict=True))
+    found = predicted_sites(points, names, None, 0, int(rng.integers(9**9)))
     shares = shares_recognised(found.right, found.sites, {"sites": sorted(set(found.sites))})
     value = scored(shares, draws_within(found.people, found.sites, DRAWS, int(rng.integers(9**9))))[ALL]
     return value.value, *value.interval
 
 
-@case(
-    INTERVALS,
-    "sites told from representations: intervals",
-    "representations (site)",
-    "40 or 100 people, 1 or 2 scans, two sites",
-)
-def site_of_features(rng: Generator) -> Found:
-    found = {}
-    for n, shift in ((40, 0.0), (40, 0.6), (100, 0.0), (100, 0.6)):
-        _, low, high = from_features(rng, n, shift)
-        named = f"site from representations, {n} people, sites {f'{shift:g} SD apart' if shift else 'alike'}"
-        found[named] = missed(low, high, true_share(n, shift))
-    return found
-
-
 @cache
-def true_share(n: int, shift: float) -> float:
-    """As `true_accuracy`, from representations."""
+def true_accuracy(tell: Callable[[Generator, int, float], Answer], stream: str, n: int, shift: float) -> float:
+    """Mean over `SIMULATED` cohorts: what a classifier trained on so many people achieves in others."""
     if shift == 0:
         return 0.5
-    return float(np.mean([from_features(generator(SEED, "true share", n, i), n, shift)[0] for i in range(SIMULATED)]))
+    return float(np.mean([tell(generator(SEED, stream, n, i), n, shift)[0] for i in range(SIMULATED)]))
 
 
-def drawn(rng: Generator, kind: str, size: tuple[int, ...]) -> np.ndarray:
-    """Values of a kind with mean 0."""
-    if kind == "normal":
-        return rng.normal(size=size)
-    if kind == "85 % zeros":
-        return rng.lognormal(size=size) * (rng.random(size) < 0.15) - 0.15 * np.exp(0.5)
-    sigma = float(kind.split()[-1])
-    return rng.lognormal(0, sigma, size) - np.exp(sigma**2 / 2)
+def sites_told(tell: Callable[[Generator, int, float], Answer], stream: str, what: str) -> Callable[[Generator], Found]:
+    def function(rng: Generator) -> Found:
+        for n, shift in ((40, 0.0), (40, 0.6), (100, 0.0), (100, 0.6)):
+            _, low, high = tell(rng, n, shift)
+            named = f"{what}, {n} people, sites {f'{shift:g} SD apart' if shift else 'alike'}"
+            yield named, missed(low, high, true_accuracy(tell, stream, n, shift))
+
+    return function
 
 
-@case(INTERVALS, "means: intervals", "region_summary, subgroups", "6 to 60 people")
+TWO_SITES = "40 or 100 people, 1 or 2 scans, two sites"
+INTERVALS.add("site prediction: intervals", "site_prediction", TWO_SITES)(
+    sites_told(from_maps, "true accuracy", "balanced accuracy")
+)
+INTERVALS.add("sites told from representations: intervals", "representations (site)", TWO_SITES)(
+    sites_told(from_representations, "true share", "site from representations")
+)
+
+
+@INTERVALS.add("means: intervals", "region_summary, subgroups", "6 to 60 people")
 def means(rng: Generator) -> Found:
-    found = {}
     for n in (6, 12, 30, 60):
         for kind in ("normal", "lognormal 0.6", "lognormal 1", "85 % zeros"):
             one = mean_intervals(drawn(rng, kind, (n, COLUMNS)), 0.95)[0]
-            found[f"mean of {n}, {kind}"] = misses(one.low, one.high, 0.0)
-    return found
+            yield f"mean of {n}, {kind}", misses(one.low, one.high, 0.0)
 
 
 def pairs(rng: Generator, kind: str, n: int, rho: float) -> tuple[np.ndarray, np.ndarray, float]:
@@ -272,9 +250,8 @@ def pairs(rng: Generator, kind: str, n: int, rho: float) -> tuple[np.ndarray, np
     return np.exp(np.sqrt(variance) * x), np.exp(np.sqrt(variance) * y), true
 
 
-@case(INTERVALS, "correlations: intervals", "volume_association", "12 or 30 people")
+@INTERVALS.add("correlations: intervals", "volume_association", "12 or 30 people")
 def correlations(rng: Generator) -> Found:
-    found = {}
     for kind, n, folds, rho in (
         ("normal", 12, 1, 0.5),
         ("normal", 12, 1, 0.8),
@@ -285,17 +262,13 @@ def correlations(rng: Generator) -> Found:
         ("lognormal 1", 30, 1, 0.5),
     ):
         x, y, true = pairs(rng, kind, n, rho)
-        frame = pd.DataFrame({"participant_id": np.arange(n).astype(str), "fold": np.arange(n) % folds})
-        frame = frame.assign(map="map", relevance_sum=y, hippocampus_mm3=x, hippocampus_per_tiv=np.nan)
-        frame = frame.assign(hippocampus_source="made up")
-        table = volume_association(frame, ["map"], True, FAST, int(rng.integers(2**31)))
+        table = beside_volumes(np.arange(n), np.arange(n) % folds, x, [y], rng)
         own = table[(table["unit"] == "participant") & table["r"].notna()].set_index("estimator")
         truly = {"pearson": true, "spearman": 6 / np.pi * np.arcsin(rho / 2)}
         for estimator in ("pearson",) if kind == "exponential" else truly:
             seen = f"{n} people in {folds} fold{'s' * (folds > 1)}, {kind}, truly {truly[estimator]:.2f}"
             bounds = own.loc[estimator, ["ci_low", "ci_high"]]
-            found[f"{estimator} of {seen}"] = missed(*bounds, truly[estimator])
-    return found
+            yield f"{estimator} of {seen}", missed(*bounds, truly[estimator])
 
 
 @cache
@@ -313,10 +286,9 @@ def in_units_of_spread(values: np.ndarray, kind: str) -> np.ndarray:
     return values / np.sqrt((np.exp(variance) - 1) * np.exp(variance))
 
 
-@case(INTERVALS, "number: intervals", "performance_number", "30 or 60 people")
+@INTERVALS.add("number: intervals", "performance_number", "30 or 60 people")
 def numbers(rng: Generator) -> Found:
     """Age, or a skewed number, predicted with r = .8 and r2 = .6 in 5 folds."""
-    found = {}
     for n, kind in ((30, "normal"), (60, "normal"), (30, "lognormal 0.6"), (120, "lognormal 0.6")):
         target = in_units_of_spread(drawn(rng, kind, (n,)), kind)
         predicted = 0.8 * target + 0.6 * rng.normal(size=n)
@@ -330,5 +302,4 @@ def numbers(rng: Generator) -> Found:
         one = scaled_intervals(statistic, np.arange(n) % 5, scales, Resampling(DRAWS, rng))
         for i, (name, value) in enumerate(true.items()):
             named = f"{name} of {n} people, five folds" + (", skewed" if kind != "normal" else "")
-            found[named] = misses(one.low[[i]], one.high[[i]], float(value))
-    return found
+            yield named, misses(one.low[[i]], one.high[[i]], float(value))

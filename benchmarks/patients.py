@@ -142,7 +142,6 @@ def main() -> None:
         maps=list(NAMES),
         n_procs=2,
     )
-    options.out.mkdir(parents=True, exist_ok=True)
     real = [run_of(options, seed, shuffled=False) for seed in options.seeds]
     every = [*real, *(run_of(options, seed, shuffled=True) for seed in options.shuffled)]
     lines = [*accuracy_table(every), "", *baseline_table(real), "", *region_table(every, options.maps)]

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 from harness import CLAIMS, arguments_of, line, show, table
-from inherent_runs import BEST, FOUNDING, Recipe, Workplace, name_of, networks, trained
+from inherent_runs import FOUNDING, Recipe, Workplace, name_of, networks, recipes_of, trained
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.preprocessing import StandardScaler
@@ -49,36 +49,7 @@ RIDGE = "ridge on regions"
 INDEX = ["participant_id", "outcome", "fold"]
 NEAR = 0.3
 """Bound of "no relation": the interval of a rank correlation lies within."""
-
-
-def _founding(name: str, model: Mapping[str, object] | None = None, **training: object) -> Recipe:
-    return Recipe(f"founding, {name}", {"model": model or {}, "training": training})
-
-
-def _epochs(count: int) -> Mapping[str, int]:
-    return {"max_epochs": count, "min_epochs": count}
-
-
-SFCN = {"architecture": "sfcn", "channels": [16, 32, 64, 64], "dropout": 0.3}
-CONV5 = {"architecture": "conv5-fc3", "channels": [8, 16, 32, 64], "hidden_units": [100, 50]}
-RECIPES = (
-    FOUNDING,
-    Recipe("linear", {"model": {"architecture": "linear"}}),
-    _founding("2 epochs", **_epochs(2)),
-    _founding("4 epochs", **_epochs(4)),
-    _founding("a quarter of the people", participants=0.25),
-    _founding("a quarter as wide", {"channels": [2, 4, 8, 16], "hidden_units": 32}),
-    _founding("8 epochs", **_epochs(8)),
-    _founding("half of the people", participants=0.5),
-    _founding("half as wide", {"channels": [4, 8, 16, 32], "hidden_units": 64}),
-    Recipe("ViT", {"model": {"architecture": "vit", "patch": 8}}),
-    Recipe("Conv5-FC3", {"model": CONV5, "training": {"learning_rate": 3e-4}}),
-    Recipe("ResNet-10", {"model": {"architecture": "resnet10", "width": 0.25}}),
-    _founding("minimum and maximum", {"intensities": "minmax"}),
-    Recipe("B-cos, B 1.5", BEST.settings),
-    Recipe("SFCN", {"model": SFCN}),
-)
-"""Cheap ones first."""
+RECIPES = recipes_of("evidence")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +83,7 @@ def answers(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     asked = with_its_method(recipe, work.run, seed)
     cohort = work.cohort(asked.config(work.run, seed))
     found = networks(asked, cohort, seed)
-    if recipe is FOUNDING and seed == read_run_config(RunLayout(work.run.resolve())).seed:
+    if recipe == FOUNDING and seed == read_run_config(RunLayout(work.run.resolve())).seed:
         own = work.out / "models"
         if not own.is_symlink():
             own.symlink_to((work.run / "models").resolve())

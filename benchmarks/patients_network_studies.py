@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
-from inherent_runs import BCE, BEST, FOUNDING, GOOD, WITHOUT_BIASES, Recipe, Workplace, bcos, coda
+from inherent_runs import Recipe, Workplace, recipes_of
 from patients_measures import LEARNED, RIVALS, Measure, cascade, constants, drawn, known, learned, removal
 from probes import BACKBONES, LOSSES, backbone_of, probes
 
@@ -16,8 +16,7 @@ from heatlas.pipeline.run.config.settings import Config
 Pair = tuple[str, str, str, str, str]
 """Claim, recipe and measure of the first side, and of the second: without a recipe a number, or empty for chance."""
 SOME = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 4}}}
-FURTHER = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 6}}}
-"""Two and three grids for each class and fold, of maps that cost much."""
+"""Two grids for each class and fold, of maps that cost much."""
 MANY = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 8}}}
 """Grids of own maps alone, which cost little."""
 SOURCE_LRP = ["lrp:rules=composite", "lrp:gamma=0.25", "lrp:bias=true"]
@@ -25,17 +24,10 @@ SOURCE_LRP = ["lrp:rules=composite", "lrp:gamma=0.25", "lrp:bias=true"]
 FEW_SAMPLES = ["lime:segments=40", "lime:samples=200"]
 """Of a grid of four brains."""
 TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
-POSTHOC = ("gradient", "input-x-gradient", "integrated-gradients", "grad-cam")
 CAMS = ("grad-cam", "score-cam")
 PLAIN = ("gradient", "guided-backpropagation", "input-x-gradient", "grad-cam")
 NORMS = ("batch", "layer", "position", "instance")
-DISTANCES = ("mse", "mae", "intersection")
-"""Of readable gradients, beside the cosine."""
 ALONE = "guided alone"
-PENALTY = 100.0
-"""With the weights that CoDA-S has without it, that adds about .4 to a loss of .69 at chance."""
-NEEDLES = {"evaluation": {"grids": {"kinds": ["needle"]}}}
-OWN_MAPS = {"attribution": {"settings": ["inherent:compare=nothing"]}, **MANY}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,21 +57,9 @@ class Study:
     """Further measures of all people at once, of linear heads by cross-entropy."""
 
 
-def own_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
-    """B-cos over B, a CoDA network, and conventional networks with and without global pooling."""
-    maps = {"attribution": {"settings": ["inherent:compare=nothing"]}, **NEEDLES}
-    both = {"evaluation": {"grids": {"kinds": ["needle", "corner"]}}}
-    best = dataclasses.replace(
-        BEST, name="B-cos, B 1.5", settings={**BEST.settings, **maps}, methods=("inherent", *POSTHOC)
-    )
-    plain = ("guided-backpropagation", *POSTHOC)
-    return (
-        best,
-        dataclasses.replace(FOUNDING, settings=NEEDLES, methods=(*plain, "lrp")),
-        Recipe("CoDA-S", {"model": {"architecture": "coda-s"}, **maps}, ("inherent", *POSTHOC)),
-        Recipe("ResNet-10", {"model": {"architecture": "resnet10", "width": 0.25}, **both}, plain),
-        *(bcos(f"B-cos, B {b:g}", BCE, b=b, **GOOD) for b in (1.0, 2.0, 2.5)),
-    )
+def recorded(study: str) -> Callable[[Workplace, int], Iterable[Recipe]]:
+    """The recipes of recipes.toml, of any seed."""
+    return lambda _, __: recipes_of(study)
 
 
 def own_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
@@ -110,19 +90,6 @@ def own_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
         yield "K17", "CoDA-S", "correct", rival, "correct"
 
 
-def further_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
-    """Founding networks with and without biases, B-cos networks of the source's B and of a larger one."""
-    over_b = (bcos(f"B-cos, B {b:g}", BCE, **{**GOOD, "b": b}) for b in (2.0, 2.5))
-    return (
-        dataclasses.replace(FOUNDING, settings=FURTHER, methods=("guided-backpropagation", *POSTHOC, "lrp")),
-        *(
-            dataclasses.replace(one, settings={**one.settings, **OWN_MAPS}, methods=("inherent", *POSTHOC))
-            for one in over_b
-        ),
-        dataclasses.replace(WITHOUT_BIASES[0], name="founding, no biases"),
-    )
-
-
 def further_pairs(_: pd.DataFrame) -> Iterator[Pair]:
     share, input_maps = "share: inherent at 0", ("gradient", "input-x-gradient", "integrated-gradients")
     for name in ("B-cos, B 2", "B-cos, B 2.5"):
@@ -143,29 +110,9 @@ def further_pairs(_: pd.DataFrame) -> Iterator[Pair]:
         yield "B13", name, "top: inherent at 0", name, share
 
 
-def penalty_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
-    return coda("CoDA-S", OWN_MAPS), coda("CoDA-S, penalty", OWN_MAPS, training={"weight_penalty": PENALTY})
-
-
 def penalty_pairs(_: pd.DataFrame) -> Iterator[Pair]:
     for measure in ("share: inherent at 0", "top: inherent at 0", "correct"):
         yield "K10", "CoDA-S, penalty", measure, "CoDA-S", measure
-
-
-def tested_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
-    """B-cos networks over B, with air that is seen and with constants; CoDA networks over their settings; others."""
-    both = {"evaluation": {"grids": {"kinds": ["needle", "corner"], "per_class": 4}}}
-    b15 = {**GOOD, "b": 1.5}
-    over_b = (bcos(f"B-cos, B {b:g}", BCE, **{**GOOD, "b": b}) for b in (1.5, 1.0, 2.0, 2.5))
-    return (
-        coda("CoDA-S", OWN_MAPS),
-        *(bcos(f"B-cos, {name} norm with biases", BCE, norm=name, norm_bias=True, **b15) for name in NORMS),
-        bcos("B-cos, dark", BCE, background="dark", **b15),
-        bcos("B-cos, dark, off-targets", background="dark", **b15),
-        *(dataclasses.replace(one, settings={**one.settings, **OWN_MAPS}, methods=("inherent",)) for one in over_b),
-        Recipe("ResNet-10", {"model": {"architecture": "resnet10", "width": 0.25}, **both}, PLAIN),
-        *(coda(f"CoDA-S, T {0.5 / logits:g}", OWN_MAPS, initial_logits=logits) for logits in (5.0, 0.05)),
-    )
 
 
 def tested_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
@@ -267,15 +214,19 @@ def pretrained_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
     yield from probe_pairs(rows)
 
 
-def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    """Binary cross-entropy less cross-entropy for each head."""
+def of_both(rows: pd.DataFrame, other: Callable[[str, str, str], str]) -> Iterator[tuple[str, str, str]]:
+    """Each probe, the one beside it by body, head and loss, and each measure that both have."""
     measures = rows.groupby("recipe")["measure"].unique()
     for name in measures.index:
-        body, head, loss = name.split(", ")
-        other = f"{body}, {head}, CE"
-        if loss == "BCE" and other in measures:
-            for one in sorted(set(measures[name]) & set(measures[other])):
-                yield "BCE less CE", name, one, other, one
+        beside = other(*name.split(", "))
+        if beside != name and beside in measures:
+            yield from ((name, beside, one) for one in sorted(set(measures[name]) & set(measures[beside])))
+
+
+def probe_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
+    """Binary cross-entropy less cross-entropy for each head."""
+    for name, other, measure in of_both(rows, lambda body, head, loss: f"{body}, {head}, CE"):
+        yield "BCE less CE", name, measure, other, measure
 
 
 def loss_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
@@ -289,31 +240,10 @@ def loss_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
 
 
 def depth_pairs(rows: pd.DataFrame) -> Iterator[Pair]:
-    measures = rows.groupby("recipe")["measure"].unique()
-    for name in measures.index:
-        body, head, loss = name.split(", ")
-        linear = f"{body}, linear, {loss}"
-        if head == "linear" or linear not in measures:
-            continue
-        for one in sorted(set(measures[name]) & set(measures[linear])):
-            if one.startswith(("share", "correct")):
-                claim = "P12" if "grad-cam" in one else "P11" if head == "mlp-3" else "P10"
-                yield claim, name, one, linear, one
-
-
-def of_gradients(name: str, **settings: object) -> Recipe:
-    return Recipe(name, {"objective": {"kind": "readable-gradients", **settings}})
-
-
-def readable_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
-    weights = [of_gradients(f"weight {value:g}", weight=value) for value in (0.0, 1e-3, 0.1, 10.0)]
-    distances = [of_gradients(name, distance=name) for name in DISTANCES]
-    return (weights[0], of_gradients("cosine"), *distances, *weights[1:])
-
-
-def alone_recipes(_: Workplace, __: int) -> Sequence[Recipe]:
-    """The usual training, and one by guided gradients in place of gradients."""
-    return of_gradients("weight 0", weight=0.0), of_gradients(ALONE, guided_alone=True)
+    for name, linear, measure in of_both(rows, lambda body, _, loss: f"{body}, linear, {loss}"):
+        if measure.startswith(("share", "correct")):
+            claim = "P12" if "grad-cam" in measure else "P11" if ", mlp-3, " in name else "P10"
+            yield claim, name, measure, linear, measure
 
 
 def alone_pairs(_: pd.DataFrame) -> Iterator[Pair]:
@@ -334,18 +264,18 @@ TESTS: Mapping[str, Mapping[Measure, int]] = {
     "B-cos, B 1.5": {constants: 0, drawn: 0},
 }
 STUDIES = {
-    "own": Study("Networks that explain themselves", own_recipes, own_pairs),
+    "own": Study("Networks that explain themselves", recorded("own"), own_pairs),
     "own-further": Study(
-        "Networks that explain themselves, larger B", further_recipes, further_pairs, table="further.tsv"
+        "Networks that explain themselves, larger B", recorded("own-further"), further_pairs, table="further.tsv"
     ),
-    "tests": Study("Tests of own maps", tested_recipes, tested_pairs, measures=TESTS, table="tests.tsv"),
-    "penalty": Study("CoDA networks with a penalty", penalty_recipes, penalty_pairs, table="penalty.tsv"),
+    "tests": Study("Tests of own maps", recorded("tests"), tested_pairs, measures=TESTS, table="tests.tsv"),
+    "penalty": Study("CoDA networks with a penalty", recorded("penalty"), penalty_pairs, table="penalty.tsv"),
     "probes": Study("Probes", probe_recipes, probe_pairs, whole=4),
     "losses": Study("Probes, losses", loss_recipes, loss_pairs, whole=6, table="losses.tsv"),
     "depth": Study("Probes, depth", depth_recipes, depth_pairs, table="depth.tsv"),
     "pretrained": Study(
         "Probes, pre-training", pretrained_recipes, pretrained_pairs, table="pretrained.tsv", of_cohort=known
     ),
-    "readable": Study("Readable gradients", readable_recipes, readable_pairs, False, cams=CAMS, curves=8),
-    "alone": Study("Guided gradients alone", alone_recipes, alone_pairs, False, losses=True),
+    "readable": Study("Readable gradients", recorded("readable"), readable_pairs, False, cams=CAMS, curves=8),
+    "alone": Study("Guided gradients alone", recorded("alone"), alone_pairs, False, losses=True),
 }

@@ -200,7 +200,6 @@ def main() -> None:
     study = STUDIES[options.study]
     kept = options.out / study.table
     of_epochs = kept.with_name(f"{kept.stem}_losses.tsv")
-    options.out.mkdir(parents=True, exist_ok=True)
     rows, losses = kept_rows(kept, [*KEYS, "measure", "value"]), kept_rows(of_epochs, KEYS[:2])
     with open_executor(options.n_procs) as executor:
         work = Workplace(options.run, options.out, executor, options.folds)

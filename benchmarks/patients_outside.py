@@ -171,7 +171,6 @@ def main() -> None:
         table={"type": Path, "help": "where all answers go, without people"},
     )
     torch.set_num_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
     study = Study(options.source, options.out)
     for count, names, answers_of in (
         (options.halves, ONES, WITH_ONE),

@@ -222,7 +222,6 @@ def main() -> None:
         whole=(8, "those of them whom Opti-CAM explains too"),
     )
     torch.set_num_threads(1)
-    options.out.mkdir(parents=True, exist_ok=True)
     kept = options.out / "planted.tsv"
     rows = kept_rows(kept, KEYS)
     with open_executor(options.n_procs) as executor:

@@ -22,7 +22,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pandas as pd
-from harness import CLAIMS, arguments_of, line, listed, show, table
+from harness import CLAIMS, arguments_of, line, listed, over_classes, show, table
 from numpy.typing import NDArray
 from patients import call
 from scipy.stats import rankdata, spearmanr
@@ -144,12 +144,8 @@ def spreads(seed: Seed) -> Floats:
 
 def row(what: str, statistic: Callable[[Seed], float], runs: Sequence[Seed], digits: int = 2) -> str:
     found = [statistic(seed) for seed in runs]
-    rng, means = np.random.default_rng(0), []
     classes = [np.flatnonzero(runs[0].positive == label) for label in (True, False)]
-    for _ in range(DRAWS):
-        rows = np.concatenate([rng.choice(own, len(own)) for own in classes])
-        means.append(np.mean([statistic(seed.drawn(rows)) for seed in runs]))
-    low, high = np.nanquantile(means, [0.025, 0.975])
+    low, high = over_classes(classes, lambda rows: np.mean([statistic(seed.drawn(rows)) for seed in runs]))
     form = f".{digits}f"
     return line(what, listed(found, form), f"{float(np.mean(found)):{form}}", f"{low:{form}} to {high:{form}}")
 

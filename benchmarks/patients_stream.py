@@ -127,12 +127,20 @@ def likeness(runs: Sequence[Path]) -> pd.DataFrame:
     return found.pivot_table(index=["run", "participant_id"], columns="method", values="likeness")
 
 
-def tables(runs: Sequence[Path], heads: Sequence[str]) -> str:
-    names = [f"{cam}, {head}" for cam in CAMS for head in (GAP, *heads)]
-    parts = [*means_table(runs, names, partly=True), "", *table(["difference", *DIFFERENCE])]
+def compared(
+    runs: Sequence[Path], heads: Sequence[str], pairs: Sequence[tuple[str, str]], partly: bool = False
+) -> list[str]:
+    """Means of heads, and one less another."""
+    names = [f"{cam}, {head}" for cam in CAMS for head in heads]
+    lines = [*means_table(runs, names, partly), "", *table(["difference", *DIFFERENCE])]
     for cam in CAMS:
-        for head in heads:
-            parts += differences(runs, f"{cam}, {head}", f"{cam}, {GAP}", partly=True)
+        for first, second in pairs:
+            lines += differences(runs, f"{cam}, {first}", f"{cam}, {second}", partly)
+    return lines
+
+
+def tables(runs: Sequence[Path], heads: Sequence[str]) -> str:
+    parts = compared(runs, (GAP, *heads), [(head, GAP) for head in heads], partly=True)
     alike = likeness(runs)
     for cam in CAMS:
         for head in heads:
@@ -146,21 +154,16 @@ def less_alike(alike: pd.DataFrame, cam: str) -> str:
     return f"| likeness: {cam}, CA-Stream less {cam}, {AGAIN} | {across(change, '+.2f')} |"
 
 
-def variants(runs: Sequence[Path], heads: Sequence[str], pairs: Sequence[tuple[str, str]]) -> str:
-    """A section on variants: means beside the plain stream, and one head less another."""
-    names = [f"{cam}, {head}" for cam in CAMS for head in ("CA-Stream", *heads)]
-    parts = [*means_table(runs, names), "", *table(["difference", *DIFFERENCE])]
-    for cam in CAMS:
-        for first, second in pairs:
-            parts += differences(runs, f"{cam}, {first}", f"{cam}, {second}")
-    return "\n".join(parts)
+def variants(runs: Sequence[Path], heads: Sequence[str]) -> str:
+    """The section on variants: means beside the plain stream, and each less it."""
+    return "\n".join(compared(runs, ("CA-Stream", *heads), [(head, "CA-Stream") for head in heads]))
 
 
 def starts(runs: Sequence[Path], heads: Sequence[str]) -> str:
     """The section on where a stream begins: each start less all earlier ones."""
     names = ["CA-Stream", *heads]
     pairs = [(later, earlier) for place, later in enumerate(names) for earlier in names[:place]]
-    return variants(runs, heads, pairs)
+    return "\n".join(compared(runs, names, pairs))
 
 
 def main() -> None:
@@ -177,8 +180,7 @@ def main() -> None:
     if set(others) & set(STARTS):
         show(starts(options.runs, others), options.page, "CA-Stream, where it begins", CLAIMS)
     elif others:
-        pairs = [(head, "CA-Stream") for head in others]
-        show(variants(options.runs, others, pairs), options.page, "CA-Stream, variants", CLAIMS)
+        show(variants(options.runs, others), options.page, "CA-Stream, variants", CLAIMS)
     else:
         show(tables(options.runs, options.heads), options.page, "CA-Stream", CLAIMS)
 

@@ -103,9 +103,7 @@ def main() -> None:
         "run out --seeds --backbones --n-procs",
         backbones={"nargs": "+", "choices": BACKBONES, "default": list(BACKBONES)},
         regions=(False, "also the area of the planted regions"),
-        faithful=(False, "with --regions: insertion, deletion, Gini and entropy"),
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
     with open_executor(arguments.n_procs) as executor:
         work = Workplace(arguments.run, arguments.out, executor)
         for seed in arguments.seeds:
@@ -113,7 +111,7 @@ def main() -> None:
                 for recipe in probes(backbone_of(work, BACKBONES[name], seed), name):
                     if arguments.regions:
                         cohort = work.cohort(recipe.config(work.run, seed))
-                        found = scored(work, recipe, cohort, seed, arguments.faithful)
+                        found = scored(work, recipe, cohort, seed)
                         collected([found], arguments.out / "search.tsv")
                     table = on_grids(work, recipe, seed)
                     collected([table], arguments.out / "grids.tsv")

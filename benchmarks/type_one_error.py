@@ -12,28 +12,21 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from harness import STATISTICS, arguments_of, line, show, table
+from null_data import LEVEL, LIMITS, PEOPLE, SEED, linear_test, orders
 
-from heatlas.pipeline.run.config.statistics import StatisticsConfig
 from heatlas.pipeline.run.work.seeds import generator
-from heatlas.pipeline.statistics.arrays import Resampling
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
 from heatlas.pipeline.statistics.linear.design import design_of
-from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
 from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
-SEED = 43
 ICCS = (0.5, 0.7, 0.9)
-PERMUTATIONS = 199
-LEVEL = 0.05
-LIMITS = (0.035, 0.065)
-PEOPLE = 60
 SETS_PER_COHORT = 10
 """Independent sets of values for the same people and covariates."""
 EFFECTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -100,25 +93,20 @@ class Test:
     shift: str = ""  # columns that move the values; all are adjusted for
 
     def of(self, people: Cohort) -> Callable[[np.ndarray, np.random.Generator], PermutationTest]:
-        design, exchange = design_of(self.formula, self.term, people.table), exchange_of(people, self.scheme)
+        design = design_of(self.formula, self.term, people.table)
+        exchange = SCHEMES[self.scheme](people.table["participant_id"].tolist())
         groups = people.table[self.spread].tolist() if self.spread else None
         if self.method == "linear":
-            return lambda values, rng: freedman_lane(values, design, exchange, Resampling(PERMUTATIONS, rng), groups)
-        return lambda values, rng: partial_correlation(
-            values, design, exchange, Resampling(PERMUTATIONS, rng), self.method
-        )
-
-
-def exchange_of(people: Cohort, scheme: str) -> Exchangeability:
-    participants = people.table["participant_id"].tolist()
-    return {
-        "participant means": Exchangeability.participant_means,
-        "whole participants": Exchangeability.whole_participants,
-        "scans (naive)": lambda rows: Exchangeability.free(len(rows)),
-    }[scheme](participants)
+            return lambda values, rng: freedman_lane(values, design, exchange, orders(rng), groups)
+        return lambda values, rng: partial_correlation(values, design, exchange, orders(rng), self.method)
 
 
 MEANS, WHOLE, NAIVE = "participant means", "whole participants", "scans (naive)"
+SCHEMES: dict[str, Callable[[list[int]], Exchangeability]] = {
+    MEANS: Exchangeability.participant_means,
+    WHOLE: Exchangeability.whole_participants,
+    NAIVE: lambda rows: Exchangeability.free(len(rows)),
+}
 ADJUSTED, SHIFTED = "age + sex + field_strength", "age sex field_strength"
 OFFERED = {
     "Pearson": Test(MEANS, "x", "x", "pearson"),
@@ -184,8 +172,11 @@ def error_section(data_sets: int) -> str:
 
 
 def shortcut_rates(data_sets: int) -> dict[tuple[int, float, bool], list[float]]:
-    """Rejections by the studentised and the plain difference; by positive participants, ratio of SD, and fold held."""
-    settings, found = replace(StatisticsConfig(), permutations=PERMUTATIONS), {}
+    """Rejections by the studentised and the plain difference; by positive participants, ratio of SD, and fold held.
+
+    The test is that of `pipeline.statistics.shortcuts` in many columns; plain without groups.
+    """
+    found = {}
     for n_positive, spread, hold in itertools.product((20, 40), (1.0, 2.0, 3.0), (True, False)):
         rng = generator(SEED, "type-one-error", "shortcuts", n_positive, str(spread), hold)
         positive, fold = np.arange(PEOPLE) < n_positive, np.arange(PEOPLE) % 4 if hold else np.zeros(PEOPLE, np.intp)
@@ -194,7 +185,7 @@ def shortcut_rates(data_sets: int) -> dict[tuple[int, float, bool], list[float]]
         for _ in range(data_sets // SETS_PER_COHORT):
             values = rng.normal(size=(PEOPLE, SETS_PER_COHORT)) * np.where(positive, spread, 1.0)[:, None]
             values *= (1.0 + fold)[:, None]
-            tests = [class_difference(values, frame, settings, rng, own) for own in (groups, None)]
+            tests = [linear_test(values, "positive", "positive", frame, rng, own) for own in (groups, None)]
             rejected += [(test.p <= LEVEL).sum() for test in tests]
         found[n_positive, spread, hold] = (rejected / data_sets).tolist()
     return found
@@ -207,14 +198,6 @@ def shortcut_section(data_sets: int) -> str:
         of = f"{n_positive} / {PEOPLE - n_positive}", f"{spread:g}:1", "yes" if hold else "no"
         lines.append(line(*of, f"{studentised:.1%}", f"{plain:.1%}"))
     return "\n".join(lines)
-
-
-def class_difference(
-    values: np.ndarray, frame: pd.DataFrame, settings: StatisticsConfig, rng: np.random.Generator, groups: Any
-) -> PermutationTest:
-    """The test of `pipeline.statistics.shortcuts` in many columns; plain without groups."""
-    model = model_within_folds("positive", "positive", frame, settings.fold_effect, groups)
-    return freedman_lane(values, model.design, model.exchange, Resampling(settings.permutations, rng), groups)
 
 
 def power_section(data_sets: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import null_cohorts
@@ -21,13 +22,11 @@ import null_sites
 import null_tables
 import numpy as np
 from harness import STATISTICS, arguments_of, line, show, table
-from null_data import Case
+from null_data import LEVEL, LIMITS, SEED, Case
 from scipy.stats import binom
 
 from heatlas.pipeline.run.work.seeds import generator
 
-SEED, LEVEL = 43, 0.05
-LIMITS = (0.035, 0.065)
 FULL = 1_000
 """Data sets below which a number is too rough to be judged by the limits."""
 CASES = null_tables.CASES | null_sites.CASES | null_people.CASES | null_groups.CASES | null_cohorts.CASES
@@ -58,19 +57,21 @@ def rates(
 ) -> dict[str, tuple[float, int]]:
     """Share of data sets in which each test rejects, and data sets; those without p are left out of count."""
     planted = (effect,) if effect else ()
-    p_values: dict[str, list[np.ndarray]] = {}
+    p_values: dict[str, list[np.ndarray]] = defaultdict(list)
     started = time.monotonic()
     for i in range(data_sets):
-        found = case.function(generator(SEED, "type-one-error", name, i), *planted)
-        for test, p in found.items():
-            p_values.setdefault(test, []).append(np.asarray(p, float))
+        for test, p in case.function(generator(SEED, "type-one-error", name, i), *planted):
+            p_values[test].append(np.asarray(p, float))
         if not p_values or time.monotonic() - started > seconds:
             break
         if min(sum(len(p) for p in own) for own in p_values.values()) >= data_sets:
             break
-    p_of = {test: np.concatenate(own) for test, own in p_values.items()}
-    known = {test: own[np.isfinite(own)] for test, own in p_of.items()}
-    return {test: (float((own <= LEVEL).mean()), len(own)) for test, own in known.items()}
+    found = {}
+    for test, own in p_values.items():
+        known = np.concatenate(own)
+        known = known[np.isfinite(known)]
+        found[test] = float((known <= LEVEL).mean()), len(known)
+    return found
 
 
 def section(kept: dict[str, dict[str, tuple[float, int]]]) -> str:

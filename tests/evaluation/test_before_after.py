@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from guidance_conditions import Condition, conditions, further, swept
+from guidance_conditions import Condition, sections
 from guidance_study import Cohort, enlarged, kept, parts_of, trained
-from guidance_study import conditions as summary_conditions
 from guidance_study import measured as further_measured
 from guidance_summary import curve_columns, further_tables, held_out_iou, plain_summary, summary, weights_chosen
 from torch import nn
@@ -235,11 +234,11 @@ def test_controls_and_a_further_weight_are_trained_and_guidance_raises_epg(tmp_p
 SHAPE = (26, 26, 26)
 
 
-@pytest.mark.parametrize("section", [conditions, further, swept])
+@pytest.mark.parametrize("section", sections())
 def test_teachers_and_controls_are_there_and_taught_before(section) -> None:
-    names = [one.name for one in section()]
+    names = [one.name for one in sections()[section]]
     assert len(set(names)) == len(names)
-    for one in section():
+    for one in sections()[section]:
         assert one.against in names
         for earlier in filter(None, (one.teacher, one.begins)):
             assert names.index(earlier) < names.index(one.name)
@@ -270,7 +269,7 @@ def small_cohort() -> Cohort:
 
 
 def network(cohort: Cohort, name: str, tmp_path, teacher=None, epochs=1, **changes):
-    (one,) = [one for one in further() if one.name == name]
+    (one,) = [one for one in sections()["further"] if one.name == name]
     one = replace(one, **changes)
     return one, trained(cohort, one, 0, 3, teacher, tmp_path / f"{name}.safetensors", epochs)
 
@@ -300,7 +299,7 @@ def test_a_frozen_teacher_is_asked_once_for_each_scan_and_one_that_is_not_in_eve
 
 def test_few_people_learn_for_as_many_steps(tmp_path) -> None:
     """A quarter of the people for four times as many epochs."""
-    few = [one for one in further() if one.people < 1]
+    few = [one for one in sections()["further"] if one.people < 1]
     assert len(few) == 6
     assert all(one.people * one.longer == 1 for one in few)
 
@@ -322,7 +321,7 @@ def answers() -> pd.DataFrame:
 
 
 def test_the_table_has_means_and_differences_of_the_same_networks_seed_by_seed() -> None:
-    text = plain_summary(answers(), further())
+    text = plain_summary(answers(), sections()["further"])
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     means = {line[0]: line for line in lines if len(line) == 10}
     assert means["plain"][1:4] == ["0.58", "0.67 0.50", "0.67 0.33"]
@@ -339,7 +338,8 @@ def test_the_table_has_means_and_differences_of_the_same_networks_seed_by_seed()
 def test_the_section_has_the_tested_people_alone() -> None:
     rows = answers()
     wrong = rows[rows["condition"] == "plain"].assign(part="validation", correct=0)
-    assert "| plain | 0.58 |" in further_tables(kept(pd.concat([rows, wrong]), further()), further())
+    wanted = sections()["further"]
+    assert "| plain | 0.58 |" in further_tables(kept(pd.concat([rows, wrong]), wanted), wanted)
     assert Condition("any").shown == "input-x-gradient"
 
 
@@ -376,7 +376,7 @@ def test_a_weight_is_chosen_by_its_maps_among_those_that_cost_little(accuracies,
     names = ("bcos-on", "bcos-energy-1", "bcos-energy-3", "bcos-energy-10", "bcos-energy-3-1%", "bcos-energy-1-last")
     values = zip(names, (0.6, *accuracies, 0.9, 0.9), (0.1, 0.2, 0.3, 0.4, 0.9, 0.9), strict=True)
     known = pd.DataFrame([{"condition": name, "correct": right, "epg_sides": epg} for name, right, epg in values])
-    assert weights_chosen(known, swept(), "epg_{}") == {("bcos-on", "energy"): f"bcos-energy-{wanted}"}
+    assert weights_chosen(known, sections()["swept"], "epg_{}") == {("bcos-on", "energy"): f"bcos-energy-{wanted}"}
 
 
 # The tables of the guidance study are those of the kept answers, and no estimate lies outside its interval.
@@ -389,7 +389,7 @@ PAGE = (ROOT / "docs" / "benchmarks" / "training_with_explanations.md").read_tex
 @pytest.mark.ci
 def test_the_page_has_the_tables_of_the_kept_answers() -> None:
     rows = pd.read_csv(KEPT, sep="\t")
-    made = summary(rows[rows["part"] == "test"], summary_conditions())
+    made = summary(rows[rows["part"] == "test"], sections()["first"])
     for line in made.splitlines():
         assert line in PAGE.splitlines(), line
 
@@ -419,7 +419,7 @@ def test_estimates_lie_inside_their_intervals_and_worst_groups_have_none() -> No
                     right = positive == marked or (person + seed) % 15 < (others if positive else 4)
                     rows.append([condition, seed, str(person), positive, marked, float(right), *random.random(2)])
     names = ["condition", "seed", "person", "positive", "marked", "correct", "epg_brain", "on_marker_brain"]
-    text = summary(pd.DataFrame(rows, columns=names), summary_conditions())
+    text = summary(pd.DataFrame(rows, columns=names), sections()["first"])
     (changed,) = [line for line in text.splitlines() if line.startswith("| l1-brain | control |")]
     cells = [cell.strip() for cell in changed.split("|")[3:]]
     assert cells[1] == "-0.02, 0/3"  # the least of four means in each seed; no interval

@@ -21,7 +21,7 @@ import patients_relevance
 import patients_stream
 import pytest
 import torch
-from inherent_runs import Recipe
+from inherent_runs import Recipe, recipes_of
 from patients_halves import PRESET, Half, Study
 from patients_halves import Recipe as OutsideRecipe
 from patients_network_studies import STUDIES
@@ -592,7 +592,7 @@ def test_a_difference_from_a_number_is_of_those_who_have_it():
 
 
 def test_every_difference_is_of_recipes_and_measures_that_are_made():
-    made = {one.name for one in patients_network_studies.tested_recipes(None, 43)}
+    made = {one.name for one in recipes_of("tests")}
     study = patients_network_studies.STUDIES["tests"]
     assert set(study.measures) <= made
     network, dark = loaded(coda(outputs=2)), loaded(bcos(outputs=2, background="dark"))
@@ -610,7 +610,7 @@ def test_every_difference_is_of_recipes_and_measures_that_are_made():
 
 
 def test_own_maps_of_a_larger_b_are_compared_with_maps_that_are_made():
-    made: dict[str, Recipe] = {one.name: one for one in patients_network_studies.further_recipes(None, 43)}
+    made: dict[str, Recipe] = {one.name: one for one in recipes_of("own-further")}
     assert [made[name].settings["model"]["b"] for name in ("B-cos, B 2", "B-cos, B 2.5")] == [2, 2.5]
     for claim, *sides in patients_network_studies.STUDIES["own-further"].pairs(pd.DataFrame()):
         for recipe, measure in (sides[:2], sides[2:]):
@@ -620,7 +620,7 @@ def test_own_maps_of_a_larger_b_are_compared_with_maps_that_are_made():
 
 
 def test_recipes_differ_from_the_usual_network_by_what_their_name_says():
-    recipes: dict[str, Recipe] = {one.name: one for one in patients_network_studies.tested_recipes(None, 43)}
+    recipes: dict[str, Recipe] = {one.name: one for one in recipes_of("tests")}
     model = {name: one.settings["model"] for name, one in recipes.items()}
     assert model["CoDA-S, T 10"]["initial_logits"] == 0.05
     assert [model[f"B-cos, B {b:g}"]["b"] for b in (1, 1.5, 2, 2.5)] == [1, 1.5, 2, 2.5]

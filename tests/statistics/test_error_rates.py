@@ -12,11 +12,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import null_cohorts
+import null_data
 import null_intervals
-import null_people
-import null_sites
-import null_tables
 import pytest
 import type_one_error
 from scipy.stats import binom, binomtest
@@ -39,11 +36,7 @@ FEWER = {
 def fewer_permutations(monkeypatch) -> None:
     monkeypatch.setattr(null_intervals, "DRAWS", 500)
     monkeypatch.setattr(null_intervals, "SIMULATED", 200)
-    for module in (null_tables, null_sites, null_people, null_intervals):
-        monkeypatch.setattr(module, "M", PERMUTATIONS)
-    for module in (null_tables, null_people, null_intervals, null_cohorts):
-        monkeypatch.setattr(module, "FAST", replace(module.FAST, permutations=PERMUTATIONS))
-    monkeypatch.setattr(type_one_error, "PERMUTATIONS", PERMUTATIONS)
+    monkeypatch.setattr(null_data, "FAST", replace(null_data.FAST, permutations=PERMUTATIONS))
 
 
 def documented(*cells: str) -> tuple[float, int]:
