@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.reading import read_cohort
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.explaining.given_image import GivenImage, by_contract, given_image
+from heatlas.pipeline.explaining.given_image import by_contract, given_image
 from heatlas.pipeline.models.foreign.adapted import adapted, weights_of
 from heatlas.pipeline.models.foreign.described import Description, read_description
 from heatlas.pipeline.models.foreign.feeding import Convention, conventions
@@ -41,40 +40,32 @@ def check_network(options: Check, file: Path) -> int:
         raise UsageError("--network and --config: the description file holds the settings too; give one of them.")
     described = read_description(file)
     target = options.target or ("" if options.contrast else described.published.target)
-    try:
-        config = settings_of(dataclasses.replace(options, config=file, target=target or None))
-    except UsageError as error:
-        raise BadInputError(str(error)) from error
+    config = settings_of(dataclasses.replace(options, config=file, target=target or None))
     task = task_of(config.cohort)
     if not task.is_number and len(task.classes) != 2:
         raise UsageError("--network: tells two classes or a number; name two in --contrast.")
-    cohort = read_cohort(
-        options.input, config.cohort, config.seed, selection_of(options, config, list(places_read(options)))
-    )
+    places = places_read(options, config.cohort.table)
+    require_check_folder(options.out, options.input, places)
+    cohort = read_cohort(options.input, config.cohort, config.seed, selection_of(options, config, list(places)))
     if cohort.problem:
         raise BadInputError(cohort.problem)
     kept = {scan.participant_id for scan in cohort.table.kept}
     lost = [scan for scan in cohort.table if scan.participant_id not in kept]
     if lost and not options.include:
-        raise BadInputError(
-            f"{lost[0].file or lost[0].name}: {lost[0].reason}. Correct it, or take it out of the table."
-        )
+        where = lost[0].file or lost[0].name
+        raise BadInputError(f"{where}: {lost[0].reason}. Correct it, or take it out of the table.")
     scans = list({scan.participant_id: scan for scan in reversed(cohort.table.labelled)}.values())[::-1]
-    truth = np.array(
-        [float(scan.label or "nan") if task.is_number else float(task.explains(scan.label)) for scan in scans]
-    )
+    truth = np.array([float(scan.label or "nan") if task.is_number else task.explains(scan.label) for scan in scans])
     if len(scans) < FEWEST or (not task.is_number and len(set(truth)) < 2):
         raise BadInputError(
             f"{without_home(cohort.root)}: {counted(len(scans), 'person', 'has', 'people')} a scan and {task.column}; "
             f"at least {FEWEST} are needed, of both classes if there are classes."
         )
-    require_check_folder(options.out, options.input, places_read(options, config.cohort.table))
     names, answers = answers_of(described, cohort.root, scans, len(task.outputs))
     measure = MAE if task.is_number else AUC
     table = conventions_table(names, answers, truth, measure, config.seed)
-    lines = [
-        f"{measure} of {task.column}, {counted(len(scans), 'person', plural='people')}, best first (95 % interval):"
-    ]
+    people = counted(len(scans), "person", plural="people")
+    lines = [f"{measure} of {task.column}, {people}, best first (95 % interval):"]
     for place, row in table.iterrows():
         if int(str(place)) < _SHOWN or row["kind"] != "other":
             mark = {"declared": "*", "guess": "-"}.get(row["kind"], " ")
@@ -95,26 +86,18 @@ def check_network(options: Check, file: Path) -> int:
 
 def answers_of(described: Description, root: Path, scans: list[Scan], outputs: int) -> tuple[list[str], np.ndarray]:
     """Names of the conventions, and answers (conventions, people): the number, or the logit of the second class."""
-    network = described.network().eval()
-    like = weights_of(network)
-    images = [given_image(root / scan.file, like) for scan in scans]
-    tried = conventions(described.settings.feeding, _grid(images[0]))
-    first = by_contract(images[0], tried[0].feeding, scans[0].file)
-    model = adapted(network.float(), first.volume, outputs, described.form)
-    answers = np.full((len(tried), len(scans)), np.nan)
-    with tqdm(total=answers.size, desc="Passes of the network", delay=2) as bar, torch.no_grad():
-        for number, image in enumerate(images):
-            for place, one in enumerate(tried):
-                answers[place, number] = _answer(model, image, one, scans[number].file)
+    network, answers = described.network().float().eval(), []
+    tried: list[Convention] = []
+    with torch.no_grad(), tqdm(desc="Passes of the network", delay=2) as bar:
+        for scan in scans:
+            image = given_image(root / scan.file, weights_of(network))
+            if not tried:
+                tried = conventions(described.settings.feeding, image.grid)
+                volume = by_contract(image, tried[0].feeding, scan.file).volume
+                model = adapted(network, volume, outputs, described.form)
+                bar.reset(len(tried) * len(scans))
+            for one in tried:
+                row = on_host(model(by_contract(image, one.feeding, scan.file).volume)[0].double())
+                answers.append(float(row[-1] - row[0] if len(row) > 1 else row[0]))
                 bar.update()
-    return [one.name for one in tried], answers
-
-
-def _answer(model: torch.nn.Module, image: GivenImage, one: Convention, name: str) -> float:
-    found = on_host(model(by_contract(image, one.feeding, name).volume)[0].double()).numpy()
-    return float(found[0] if len(found) == 1 else found[1] - found[0])
-
-
-def _grid(image: GivenImage) -> Grid:
-    sides = image.volume.shape[2:]
-    return Grid((sides[0], sides[1], sides[2]), image.affine)
+    return [one.name for one in tried], np.array(answers).reshape(len(scans), len(tried)).T

@@ -50,6 +50,11 @@ class GivenImage:
     nowhere: str = ""
     space: int = UNSTATED
 
+    @property
+    def grid(self) -> Grid:
+        a, b, c = self.volume.shape[2:]
+        return Grid((a, b, c), self.affine)
+
 
 def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
     """Read an image of finite numbers, in the precision and on the device of `like`."""
@@ -113,9 +118,8 @@ def by_contract(image: GivenImage, feeding: Feeding, name: str = "image") -> Giv
         raise BadInputError(f"{name}: {image.nowhere}, and an input contract places it by that.")
     if len(image.volume[0]) != 1:
         raise BadInputError(f"{name}: has {len(image.volume[0])} channels; an input contract is of one image.")
-    volume = on_host(image.volume[0, 0]).numpy()
     try:
-        values, grid = fed(volume, Grid((volume.shape[0], volume.shape[1], volume.shape[2]), image.affine), feeding)
+        values, grid = fed(on_host(image.volume[0, 0]).numpy(), image.grid, feeding)
     except BadInputError as error:
         raise BadInputError(f"{name}: {error}") from error
     return replace(image, volume=torch.from_numpy(values).to(image.volume)[None], affine=grid.affine)

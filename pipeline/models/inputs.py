@@ -110,33 +110,23 @@ def configured_input(config: Config) -> NetworkInput:
 def _by_contract(config: Config, feeding: Feeding) -> NetworkInput:
     """Refuses what would feed a network otherwise than its input contract says."""
     settings, span = config.registration, span_of(config.registration.template)
-    whole = template_grid(settings.resolution_mm, span)
+    whole, name = template_grid(settings.resolution_mm, span), template_name(settings.template)
     placed = Placed.on(network_grid(feeding, whole), whole)
     finest = min(placed.grid(whole).voxel_sizes_mm)
     method = "affine" if settings.transform == "affine" else "nonlinear"
-    name = template_name(settings.template)
-    kinds = ", ".join(kind.suffix for kind in config.cohort.kinds)
-    for wrong, said in (
-        (feeding.head, "model.head = true: it saw whole heads, and runs feed brains; use heatlas.explain"),
-        (
-            feeding.space not in ("", name),
-            f"model.space = {feeding.space!r}: registration.template is {name}; set it to {feeding.space}",
+    problems = {
+        "model.head = true, and runs feed brains": feeding.head,
+        f"model.space is {feeding.space}, and registration.template {name}": feeding.space not in ("", name),
+        f"model.registered is {feeding.registered}, and registration.transform {method}": (
+            feeding.registered not in ("", method)
         ),
-        (
-            feeding.registered not in ("", method),
-            f"model.registered = {feeding.registered!r}: registration.transform is {method}; register the scans so "
-            "elsewhere, and use heatlas.explain",
+        f"the network saw voxels of {finest:.3g} mm, and registration.resolution_mm is {settings.resolution_mm:g}": (
+            settings.resolution_mm > 1.01 * finest
         ),
-        (
-            settings.resolution_mm > 1.01 * finest,
-            f"registration.resolution_mm = {settings.resolution_mm:g}: the network saw voxels of {finest:.3g} mm; set "
-            f"{max(math.floor(finest * 100) / 100, 0.5):g}",
-        ),
-        (len(config.cohort.kinds) > 1, f"cohort has the images {kinds}: an input contract is of one image"),
-        (config.training.control == "binarised", 'training.control = "binarised": no input contract holds then'),
-    ):
-        if wrong:
-            raise UsageError(f"{said}. The network was trained otherwise.")
+        "an input contract is of one image, and the cohort has several kinds": len(config.cohort.kinds) > 1,
+    }
+    if wrong := [text for text, holds in problems.items() if holds]:
+        raise UsageError(f"{wrong[0]}: change the run, or prepare images elsewhere and use heatlas.explain.")
     return NetworkInput(settings.resolution_mm, placed, span=span, feeding=feeding)
 
 
@@ -149,9 +139,8 @@ def covering_box(template: Template, network: ModelConfig) -> Box:
     """
     family, tight = family_of(network), brain_box(template, MARGIN_MM)
     starts, sides = [], []
-    fixed = family.fixed_grid(network) or (None,) * 3
-    for start, side, limit, only in zip(tight.start, tight.shape, template.grid.shape, fixed, strict=True):
-        wanted = only or family.covering_side(side, network)
+    for start, side, limit in zip(tight.start, tight.shape, template.grid.shape, strict=True):
+        wanted = family.covering_side(side, network)
         if wanted > limit:  # of a grid that is too small for the network, all: the refusal names the whole grid
             wanted = family.seen_side(limit, network) if limit >= family.smallest_side(network) else limit
         starts.append(min(max(start - (wanted - side) // 2, 0), limit - wanted))

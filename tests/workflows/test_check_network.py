@@ -53,7 +53,7 @@ def test_a_cut_mirrored_image_is_the_block_of_its_voxels_and_a_squeezed_one_thei
     seen, _ = fed(values, IMAGE, Feeding((10, 12, 9), "none", orientation="LAS"))
     means = values.reshape(10, 2, 12, 2, 9, 2).mean((1, 3, 5))
     np.testing.assert_allclose(seen[0], means, rtol=1e-5)  # single precision
-    seen, _ = fed(values, IMAGE, Feeding((2, 2, 2), "none", spacing_mm=(2.0, 2.0, 2.0), origin_mm=(12.0, -16.0, -4.0)))
+    seen, _ = fed(values, IMAGE, Feeding((2, 2, 2), "none", spacing_mm=(2.0, 2.0, 2.0), middle_mm=(13.0, -15.0, -3.0)))
     assert seen[0, 0, 0, 0] == values[4, 2, 3]
     assert seen[0, 1, 0, 0] == values[3, 2, 3]
 
@@ -135,8 +135,8 @@ def test_a_run_sees_the_grid_of_the_contract_and_refuses_what_contradicts_it():
     assert back.sum() == pytest.approx(seen.sum(), abs=1e-2)
     assert _input_from_json(_input_to_json(spec)) == spec
     for changed, said in (
-        ({"space": "MNI152NLin6Asym"}, "model.space = 'MNI152NLin6Asym'"), ({"head": True}, "model.head"),
-        ({"registered": "rigid"}, "model.registered = 'rigid'"),
+        ({"space": "MNI152NLin6Asym"}, "model.space is MNI152NLin6Asym"), ({"head": True}, "model.head"),
+        ({"registered": "rigid"}, "model.registered is rigid"),
         ({"spacing_mm": [2.0, 2.0, 2.0]}, "the network saw voxels of 2 mm"),
     ):  # fmt: skip
         config = load_config(overrides={"registration": {"resolution_mm": 4.0}, "model": model | changed})
@@ -269,10 +269,11 @@ def test_classes_are_told_by_the_area_and_bad_input_is_refused_in_a_line_of_65(t
     assert "unknown setting published.targets. Did you mean published.target?" in refused(
         text.replace("target", "targets")
     )
-    assert "has no input contract" in refused(text.replace('scaling = "minmax"\n', ""))
+    assert "has no input contract" in refused(text.replace('grid = [8, 8, 8]\nscaling = "minmax"\n', ""))
     assert "another shape: 7.weight (1, 32), not (1, 4)" in refused(text.replace("[8, 8, 8]}", "[4, 4, 4]}"))
     assert "heights" in refused(text, "--target", "heights")
     assert "model.weights is empty" in refused(text.replace("w.safetensors", ""))
+    assert "goes with model.scaling" in refused(text.replace('scaling = "minmax"\n', ""))
     assert "model.orientation" in refused(text.replace("[published]", 'orientation = "RAX"\n[published]'))
     nib.save(nib.Nifti1Image(np.ones((4, 4, 4, 3), np.float32), IMAGE.affine), tmp_path / "p0.nii.gz")
     assert "p0.nii.gz" in refused(text)

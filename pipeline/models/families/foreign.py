@@ -38,8 +38,7 @@ class Feeding:
     """What a network was fed in training; with an empty `scaling` nothing is known of it, and there is no contract."""
 
     grid: Annotated[tuple[int, ...], at_least(1)] = ()
-    """Voxels of its input along each axis; empty for what `field_of_view` gives. Without `scaling` cut out around the
-    middle of the brain, with it as `spacing_mm` says."""
+    """Voxels of its input along each axis; empty without `scaling`."""
     scaling: Scaling = ""
     """How it was fed; this makes the settings below an input contract, which replaces `field_of_view` and
     `intensities`. ``minmax``: minimum and maximum of the image become 0 and 1. ``percentiles``: two percentiles of the
@@ -53,8 +52,8 @@ class Feeding:
     squeezed into `grid`, whatever its voxels."""
     orientation: Annotated[str, _AXES] = "RAS"
     """Where its axes go: ``LAS`` is mirrored left to right, ``SAR`` has its axes in the order of many arrays."""
-    origin_mm: tuple[float, ...] = ()
-    """Where the middle of its first voxel lies, in mm; empty where `grid` lies in the middle of the image."""
+    middle_mm: tuple[float, ...] = ()
+    """Where the middle of `grid` lies, in mm to the right, front and top; empty for the middle of the image."""
     channels: Annotated[int, at_least(1)] = 1
     """How often it is given the one image."""
     space: str = ""
@@ -66,25 +65,22 @@ class Feeding:
 
     def problems(self) -> list[tuple[bool, str]]:
         """What must hold, and what is said where it does not."""
-        own = (self.spacing_mm, self.origin_mm, self.scaling_ends, self.space, self.registered, self.head)
-        rest = self.orientation != "RAS" or self.channels != 1
+        ends, other = self.scaling_ends, replace(self.feeding, grid=(), scaling="")
         return [
-            (len(self.grid) == 3 or not (self.grid or self.scaling), "model.grid must be three numbers of voxels"),
+            (len(self.grid) == 3 * bool(self.scaling), "model.grid must be three numbers, and goes with model.scaling"),
             (len(self.spacing_mm) in (0, 3), "model.spacing_mm must be three sizes of voxels, or empty"),
+            (len(self.middle_mm) in (0, 3), "model.middle_mm must be three numbers, or empty"),
             (
-                len(self.origin_mm) == 3 * bool(self.origin_mm) and bool(self.spacing_mm or not self.origin_mm),
-                "model.origin_mm must be three numbers, and needs model.spacing_mm",
-            ),
-            (
-                len(self.scaling_ends) in ((2,) if self.scaling == "fixed" else (0, 2))
-                and (not self.scaling_ends or self.scaling_ends[0] < self.scaling_ends[-1]),
+                len(ends) in ((2,) if self.scaling == "fixed" else (0, 2)) and list(ends) == sorted(set(ends)),
                 'model.scaling_ends must be two rising numbers, and model.scaling = "fixed" needs them',
             ),
-            (
-                bool(self.scaling) or not (any(own) or rest),
-                "model.scaling must say how intensities were scaled, since other settings of the input are given",
-            ),
+            (bool(self.scaling) or other == Feeding(), "model.scaling must say how intensities were scaled"),
         ]
+
+    @property
+    def feeding(self) -> Feeding:
+        """These settings alone."""
+        return Feeding(**{one.name: getattr(self, one.name) for one in fields(Feeding)})
 
 
 @dataclass(frozen=True)
@@ -122,10 +118,6 @@ class ForeignConfig(Feeding, ModelConfig):
             (_is_object(self.arguments), 'model.arguments must be a JSON object, as {"num_classes": 2}'),
             *self.problems(),
         ]
-
-    @property
-    def feeding(self) -> Feeding:
-        return Feeding(**{one.name: getattr(self, one.name) for one in fields(Feeding)})
 
 
 @contextmanager
@@ -225,11 +217,6 @@ def _build(shape: Shape, settings: ForeignConfig, outputs: int, images: int = 1)
 def _require_fits(shape: Shape, settings: ForeignConfig) -> None:
     if not settings.network:
         raise UsageError('model.architecture = "foreign": name model.network and model.weights (docs/own_network.md).')
-    if not settings.scaling and settings.grid and tuple(settings.grid) != tuple(shape):
-        raise UsageError(
-            f"model.grid = {list(settings.grid)}: the template grid has no such box around the brain (the nearest is "
-            f"{list(shape)}). Choose another registration.resolution_mm, or a network for that grid."
-        )
 
 
 FOREIGN = Family(
@@ -242,7 +229,6 @@ FOREIGN = Family(
         f"was a network of the user's own, {settings.network.rpartition(':')[2]}, trained elsewhere and not changed"
     ),
     covering_side=lambda side, _: side,
-    fixed_grid=lambda settings: settings.grid,
     fitted_by="nothing",
     refused={**NO_ATTENTION, **NOT_INHERENT},
     needs={"lrp": {"batch_norm": "auto"}},  # whether normalisations follow convolutions is not known before it is made

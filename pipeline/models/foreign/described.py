@@ -25,23 +25,21 @@ DESCRIPTIONS = Path(__file__).with_name("descriptions")
 
 @dataclass(frozen=True)
 class Published:
-    """What the makers of a network say of it, and where."""
+    """What the makers of a network say of it: how well it predicts the column `target`, and `on` whom.
+
+    `sources`: ``OWNER/NAME@COMMIT:FILE: what it says``. `not_verified`: what they leave open.
+    """
 
     name: str = ""
     target: str = ""
-    """Column that it predicts."""
     measure: Literal["", "mae", "auc"] = ""
     estimate: Annotated[float, at_least(0)] = 0.0
     on: str = ""
-    """On whom that was."""
     answers: str = ""
-    """What it answers, as features or years."""
     trained_on: str = ""
     licence: str = ""
     sources: tuple[str, ...] = ()
-    """``OWNER/NAME@COMMIT:FILE: what it says``."""
     not_verified: tuple[str, ...] = ()
-    """What the sources leave open, or this file cannot say."""
 
     @property
     def sentence(self) -> str:

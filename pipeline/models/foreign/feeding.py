@@ -27,7 +27,8 @@ SCALED: Mapping[Scaling, str] = {
 }
 MOST_CHANGES = 2
 """Mistakes at a time that `conventions` looks for."""
-USUAL_ENDS = (0.5, 99.5)
+OF_BRAIN: tuple[Scaling, ...] = ("percentiles", "zscore-brain")
+USUAL_ENDS: Mapping[Scaling, tuple[float, float]] = {"minmax": (0.0, 100.0), "percentiles": (0.5, 99.5)}
 _DIRECTIONS = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1), "I": (2, -1)}
 
 
@@ -45,25 +46,20 @@ def network_grid(feeding: Feeding, image: Grid) -> Grid:
     ((2.0, 3.0, 2.0), [0.5, 1.0, 0.5])
     """
     a, b, c = feeding.grid
-    shape, affine = np.array([a, b, c]), np.eye(4)
+    affine, half = np.eye(4), (np.array(feeding.grid) - 1) / 2
     theirs = [_DIRECTIONS[letter] for letter in image.orientation]
     for axis, letter in enumerate(feeding.orientation):
         world, sign = _DIRECTIONS[letter]
         along = next(place for place, one in enumerate(theirs) if one[0] == world)
-        column = image.affine[:3, along] * image.shape[along] / shape[axis] * (sign * theirs[along][1])
+        column = image.affine[:3, along] * image.shape[along] / feeding.grid[axis] * (sign * theirs[along][1])
         affine[:3, axis] = np.eye(3)[world] * sign * feeding.spacing_mm[axis] if feeding.spacing_mm else column
-    first = feeding.origin_mm or _centred(affine, shape, image)
+    middle = feeding.middle_mm or image.to_world((np.array(image.shape) - 1) / 2)
+    first = np.asarray(middle) - affine[:3, :3] @ half
+    steps = np.abs(np.linalg.inv(image.affine[:3, :3]) @ affine[:3, :3]).round(3)
+    if not feeding.middle_mm and set(steps.ravel()) == {0.0, 1.0}:  # voxels are taken over, not interpolated
+        first = image.to_world(np.floor(image.to_voxel(first) + 1e-6))
     affine[:3, 3] = first
     return Grid((a, b, c), affine)
-
-
-def _centred(affine: NDArray[np.float64], shape: NDArray[np.intp], image: Grid) -> NDArray[np.float64]:
-    """Where the first voxel lies if the middle is that of the image, or half a voxel beside it where that cuts none."""
-    first = image.to_world((np.array(image.shape) - 1) / 2) - affine[:3, :3] @ ((shape - 1) / 2)
-    steps = np.linalg.inv(image.affine[:3, :3]) @ affine[:3, :3]
-    if np.allclose(steps, np.rint(steps), atol=1e-3) and np.allclose(np.abs(steps).sum(axis=0), 1, atol=1e-3):
-        first = image.to_world(np.floor(image.to_voxel(first) + 1e-6))  # voxels are taken over, not interpolated
-    return np.asarray(first)
 
 
 def scaled(
@@ -71,39 +67,26 @@ def scaled(
 ) -> NDArray[np.float32]:
     """Intensities on the scale of a network.
 
-    `like`: the image whose mean, percentiles or ends are taken; the same if None. BadInputError where they are all
-    alike.
+    `like`: the image whose mean or ends are taken; the same if None. BadInputError where they are all alike.
 
     Examples
     --------
     >>> scaled(np.array([0.0, 1.0, 3.0]), Feeding(scaling="zscore-brain")).tolist()
     [0.0, -1.0, 1.0]
     """
-    seen = np.asarray(values if like is None else like, dtype=np.float64)
-    brain = seen[seen != 0]
-    if not brain.size or np.ptp(seen) == 0 or (feeding.scaling == "zscore-brain" and np.ptp(brain) == 0):
+    seen, of_brain = np.asarray(values if like is None else like, dtype=np.float64), feeding.scaling in OF_BRAIN
+    seen = seen[seen != 0] if of_brain and seen.any() else seen
+    if feeding.scaling.startswith("zscore"):
+        low, high = seen.mean(), seen.mean() + seen.std()
+    elif feeding.scaling in ("fixed", "none"):
+        low, high = feeding.scaling_ends or (0.0, 1.0)
+    else:
+        low, high = np.percentile(seen, feeding.scaling_ends or USUAL_ENDS[feeding.scaling])
+    if not low < high:
         raise BadInputError("all intensities on the grid of the network are the same; check the image and its place.")
-    low, high = _ends(seen, brain, feeding)
-    if low == high:
-        ends = feeding.scaling_ends or USUAL_ENDS
-        raise BadInputError(f"percentiles {ends} of the brain are the same; check the image.")
     found = (np.asarray(values, dtype=np.float64) - low) / (high - low)
     found = np.clip(found, 0, 1) if feeding.scaling == "percentiles" else found
-    found = np.where(values != 0, found, 0) if feeding.scaling in ("percentiles", "zscore-brain") else found
-    return found.astype(np.float32)
-
-
-def _ends(seen: NDArray[np.float64], brain: NDArray[np.float64], feeding: Feeding) -> tuple[float, float]:
-    """The two intensities that become 0 and 1."""
-    if feeding.scaling == "minmax":
-        return float(seen.min()), float(seen.max())
-    if feeding.scaling == "percentiles":
-        low, high = np.percentile(brain, feeding.scaling_ends or USUAL_ENDS)
-        return float(low), float(high)
-    if feeding.scaling in ("zscore", "zscore-brain"):
-        of = seen if feeding.scaling == "zscore" else brain
-        return float(of.mean()), float(of.mean() + of.std())
-    return (feeding.scaling_ends[0], feeding.scaling_ends[1]) if feeding.scaling == "fixed" else (0.0, 1.0)
+    return (np.where(values != 0, found, 0) if of_brain else found).astype(np.float32)
 
 
 def fed(values: NDArray[np.floating], image: Grid, feeding: Feeding) -> tuple[NDArray[np.float32], Grid]:
@@ -138,31 +121,21 @@ def conventions(feeding: Feeding, image: Grid) -> list[Convention]:
         "turned by half, as LPS for RAS": feeding.orientation.translate(str.maketrans("RLAP", "LRPA")),
         "axes in reverse order": feeding.orientation[::-1],
     }
-    stored = dict(zip((_DIRECTIONS[letter][0] for letter in image.orientation), image.voxel_sizes_mm, strict=True))
+    stored = {
+        _DIRECTIONS[letter][0]: size for letter, size in zip(image.orientation, image.voxel_sizes_mm, strict=True)
+    }
     found: dict[tuple[Grid, Feeding], Convention] = {}
     for (scale, base), (turn, axes) in product(scalings.items(), turned.items()):
         sizes = feeding.spacing_mm[::-1] if turn.startswith("axes") else feeding.spacing_mm
-        own = replace(base, orientation=axes, spacing_mm=sizes)
+        own, theirs = replace(base, orientation=axes), tuple(stored[_DIRECTIONS[letter][0]] for letter in axes)
         places = {
-            "": replace(own, origin_mm=_same_middle(feeding, own, image)),
-            "in the middle of the image": replace(own, origin_mm=()),
-            "squeezed, not cut": replace(own, spacing_mm=(), origin_mm=()),
-            "cut, with the voxels of the image": replace(
-                own, spacing_mm=tuple(stored[_DIRECTIONS[letter][0]] for letter in axes), origin_mm=()
-            ),
+            "": replace(own, spacing_mm=sizes),
+            "squeezed, not cut": replace(own, spacing_mm=(), middle_mm=()),
+            "cut, with the voxels of the image": replace(own, spacing_mm=theirs, middle_mm=()),
         }
         for place, one in places.items():
-            key = network_grid(one, image), replace(one, spacing_mm=(), origin_mm=(), orientation="RAS")
             changes = tuple(filter(None, (scale, turn, place)))
             if len(changes) <= MOST_CHANGES:
+                key = network_grid(one, image), replace(base, spacing_mm=(), middle_mm=())
                 found.setdefault(key, Convention(one, changes))
     return list(found.values())
-
-
-def _same_middle(declared: Feeding, turned: Feeding, image: Grid) -> tuple[float, ...]:
-    """The origin that a turned grid has if it lies where the declared one does; empty where this is the image's."""
-    if not declared.origin_mm:
-        return ()
-    half = (np.array(declared.grid) - 1) / 2
-    steps = network_grid(replace(turned, origin_mm=()), image).affine[:3, :3]
-    return tuple((network_grid(declared, image).to_world(half) - steps @ half).tolist())

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
 from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.work.seeds import generator
@@ -52,57 +51,40 @@ def conventions_table(names: Sequence[str], answers: Floats, truth: Floats, meas
     convention is compared with the declared one by sign flips over people, and p_fwe is against the largest of all.
     """
     lost = losses(np.where(np.isfinite(answers), answers, np.nan), truth, measure)
-    if measure == AUC:
-        lost[:, ~np.isfinite(answers).all(axis=1)] = np.nan
     lost = np.column_stack([lost, by_guessing(truth, measure)])
-    random = generator(seed, "conventions")
-    gain = lost[:, :1] - lost[:, 1:]
-    family = sign_flip_test(gain[:, :-1], np.ones_like(gain[:, :-1]), FLIPS, random)
-    guess = sign_flip_test(gain[:, -1:], np.ones_like(gain[:, -1:]), FLIPS, random)
+    gain, random = lost[:, :1] - lost, generator(seed, "conventions")
+    tests = [sign_flip_test(one, np.ones_like(one), FLIPS, random) for one in (gain[:, :-1], gain[:, -1:])]
     with np.errstate(invalid="ignore"):
         bounds, _ = mean_intervals(lost, 1 - LEVEL)
-    estimate, low, high = lost.mean(axis=0), np.maximum(bounds.low, 0), bounds.high
-    if measure == AUC:
-        estimate, low, high = 1 - estimate, np.clip(1 - high, 0, 1), np.clip(1 - low, 0, 1)
+    error, low, high = lost.mean(axis=0), np.maximum(bounds.low, 0), bounds.high
     frame = CONVENTIONS_TABLE.frame().reindex(range(len(names) + 1))
     frame["convention"] = [*names, "mean of the others" if measure == MAE else "chance"]
     frame["kind"] = ["declared", *["other"] * (len(names) - 1), "guess"]
-    frame["measure"], frame["n_participants"] = measure, len(truth)
-    frame["estimate"], frame["ci_low"], frame["ci_high"] = estimate, low, high
-    frame["difference"] = estimate - estimate[0]
-    frame["p"] = [np.nan, *family.p, *guess.p]
-    frame["p_fwe"] = [np.nan, *family.p_fwe, np.nan]
-    order = np.argsort(rankdata(np.where(np.isfinite(lost.mean(axis=0)), lost.mean(axis=0), np.inf)), kind="stable")
-    return frame.iloc[order].reset_index(drop=True)
+    frame["measure"], frame["n_participants"], frame["gain"] = measure, len(truth), gain.mean(axis=0)
+    if measure == MAE:
+        frame["estimate"], frame["ci_low"], frame["ci_high"] = error, low, high
+    else:
+        frame["estimate"], frame["ci_low"], frame["ci_high"] = 1 - error, np.maximum(1 - high, 0), 1 - low
+    frame["p"] = np.concatenate([one.p for one in tests])
+    frame["p_fwe"] = [*tests[0].p_fwe, np.nan]
+    return frame.iloc[np.argsort(np.nan_to_num(error, nan=np.inf), kind="stable")].reset_index(drop=True)
 
 
 def verdict(table: pd.DataFrame) -> str:
     """What a table of `conventions_table` says of the declared convention, in a sentence."""
-    declared_row = table[table["kind"] == "declared"].iloc[0]
-    guess = table[table["kind"] == "guess"].iloc[0]
-    best = table[table["kind"] != "guess"].iloc[0]
-    smaller_is_better = declared_row["measure"] == MAE
-
-    def beats(row: pd.Series, other: pd.Series) -> bool:
-        return bool((row["estimate"] < other["estimate"]) == smaller_is_better and row["estimate"] != other["estimate"])
-
-    clear = table[(table["kind"] == "other") & (table["p_fwe"] <= LEVEL)]
-    better = clear[[beats(row, declared_row) for _, row in clear.iterrows()]]
+    rows = {kind: part for kind, part in table.groupby("kind", sort=False)}
+    own, guess, others = rows["declared"].iloc[0], rows["guess"].iloc[0], rows["other"]
+    better = others[others["gain"] > 0]
+    clear = better[better["p_fwe"] <= LEVEL]
     if len(better):
-        one = better.iloc[0]
-        return (
-            f"another convention is clearly better: {one['convention']} ({one['estimate']:.2f} against "
-            f"{declared_row['estimate']:.2f}, p = {one['p_fwe']:.2g} after all comparisons)"
-        )
-    if beats(best, declared_row):
-        return (
-            f"cannot be told apart: {best['convention']} has {best['estimate']:.2f} and the declared convention "
-            f"{declared_row['estimate']:.2f}, which {declared_row['n_participants']} people may do by chance"
-        )
-    if not beats(declared_row, guess) or not guess["p"] <= LEVEL:
+        one = (clear if len(clear) else better).iloc[0]
+        numbers = f"{one['convention']} ({one['estimate']:.2f} against {own['estimate']:.2f}, p = {one['p_fwe']:.2g}"
+        known = "another convention is clearly better" if len(clear) else "cannot be told apart: the best is"
+        return f"{known}{':' * bool(len(clear))} {numbers} after all comparisons)"
+    if guess["gain"] >= 0 or not guess["p"] <= LEVEL:
         return "cannot be told apart: the network is not shown to know more than a guess, however it is fed"
-    alike = int(((table["kind"] == "other") & (table["p_fwe"] > LEVEL)).sum())
+    alike = int((others["p_fwe"] > LEVEL).sum())
     return (
         "fed as it was trained: no other convention is better, and the network knows more than a guess; "
-        f"{alike} of {(table['kind'] == 'other').sum()} others are not clearly worse"
+        f"{alike} of {len(others)} others are not clearly worse"
     )
