@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from heatlas.pipeline.models.families.family import NO_ATTENTION, NOT_INHERENT, Family, Shape
 from heatlas.pipeline.run.config.networks import ModelConfig
-from heatlas.pipeline.run.config.ranges import above, at_least, matching
+from heatlas.pipeline.run.config.ranges import above, at_least, between, matching
 from heatlas.pipeline.run.documents import json_object
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError, UsageError
 
@@ -54,7 +54,7 @@ class Feeding:
     """Where its axes go: ``LAS`` is mirrored left to right, ``SAR`` has its axes in the order of many arrays."""
     middle_mm: tuple[float, ...] = ()
     """Where the middle of `grid` lies, in mm to the right, front and top; empty for the middle of the image."""
-    channels: Annotated[int, at_least(1)] = 1
+    channels: Annotated[int, between(1, 16)] = 1
     """How often it is given the one image."""
     space: str = ""
     """Template that its images were registered to, as ``MNI152NLin6Asym``; empty if they were not."""
@@ -102,7 +102,7 @@ class ForeignConfig(Feeding, ModelConfig):
     bins: Annotated[tuple[float, ...], at_least(0)] = ()
     """Of a network with an output for each bin of a number: the centres of the bins. Their mean under the softmax is
     the prediction."""
-    times: float = 1.0
+    times: Annotated[float, above(0)] = 1.0
     """A number is this times what it answers: 100 for a network that answers in centuries."""
     unseen: bool = False
     """Whether you know that the network was trained with none of these people. If not, the report says that accuracy
