@@ -134,7 +134,7 @@ def explain(
         warnings.warn(
             f"network {type(network).__name__}: nothing says how it was fed in training, so it gets the image as "
             "stored; contract=FILE.toml says it.",
-            stacklevel=2,
+            stacklevel=3,
         )
     with _undisturbed():
         given = given_image(image, weights_of(network))
