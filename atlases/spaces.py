@@ -212,6 +212,61 @@ class Box:
             raise BadInputError(f"the box {self.start} + {self.shape} reaches beyond an array of shape {full_shape}.")
 
 
+@dataclass(frozen=True)
+class Placed(Box):
+    """A grid of any voxel size and orientation over a whole one, in place of a block of its voxels.
+
+    `to_whole`: 4x4, from its voxels to those of the whole grid, whose sides are `whole`. `crop` reads values there:
+    between voxels linearly, labels and masks of the nearest voxel, 0 outside. `paste` brings a map back: each voxel of
+    the whole grid has its share of the nearest placed voxel, and sums stay what they are.
+
+    >>> fine, coarse = template_grid(2.0), template_grid(4.0)
+    >>> mirrored = Placed.on(Grid(coarse.shape, coarse.affine @ np.diag([-1.0, 1, 1, 1])), fine)
+    >>> mirrored.grid(fine).orientation, mirrored.crop(np.ones(fine.shape)).shape == coarse.shape
+    ('LAS', True)
+    """
+
+    to_whole: tuple[tuple[float, ...], ...]
+    whole: tuple[int, int, int]
+
+    @classmethod
+    def on(cls, grid: Grid, whole: Grid) -> Placed:
+        matrix = np.round(np.linalg.inv(whole.affine) @ grid.affine, 6)  # what rounding left would blur every voxel
+        return cls((0, 0, 0), grid.shape, tuple(map(tuple, matrix.tolist())), whole.shape)
+
+    def crop(self, array: Any) -> Any:
+        values, matrix = np.asarray(array), np.array(self.to_whole)
+        exact = values.dtype.kind in "biu"
+        how = {"order": 0 if exact else 1, "mode": "grid-constant", "output_shape": self.shape}
+        moved = ndimage.affine_transform(values.astype(np.uint8) if values.dtype == bool else values, matrix, **how)
+        return moved.astype(values.dtype)
+
+    def paste(self, cropped: NDArray[Any], full_shape: tuple[int, ...]) -> NDArray[Any]:
+        nearest = _nearest(np.linalg.inv(self.to_whole), self.whole, self.shape)
+        known = nearest >= 0
+        shares = np.bincount(nearest[known], minlength=int(np.prod(self.shape)))
+        lone = np.flatnonzero(shares == 0)  # voxels so fine that no other is nearest to them
+        into = _nearest(np.array(self.to_whole), self.shape, self.whole)[lone]
+        flat = cropped.reshape(-1, shares.size)
+        pasted = np.zeros((len(flat), nearest.size), cropped.dtype)
+        pasted[:, known] = flat[:, nearest[known]] / shares[nearest[known]]
+        for row, values in zip(pasted, flat, strict=True):
+            np.add.at(row, into[into >= 0], values[lone[into >= 0]])
+        return pasted.reshape(*cropped.shape[:-3], *full_shape[-3:])
+
+    def grid(self, full_grid: Grid) -> Grid:
+        return Grid(self.shape, full_grid.affine @ np.array(self.to_whole))
+
+
+def _nearest(matrix: NDArray[np.floating], shape: tuple[int, ...], other: tuple[int, ...]) -> NDArray[np.intp]:
+    """For each voxel of a grid, flat, the place of the nearest one of another; -1 outside of it."""
+    voxels = np.indices(shape, dtype=np.float32).reshape(3, -1)
+    there = np.rint(matrix[:3, :3].astype(np.float32) @ voxels + matrix[:3, 3:].astype(np.float32)).astype(np.intp)
+    inside = ((there >= 0) & (there < np.array(other)[:, None])).all(axis=0)
+    flat: NDArray[np.intp] = np.where(inside, np.ravel_multi_index(tuple(there), other, mode="clip"), -1)
+    return flat
+
+
 Point = tuple[float, float, float]
 Span = tuple[Point, Point]
 """World centres of the first and the last voxel of a template's grid, which is RAS."""

@@ -22,6 +22,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.comparison.external import EXTERNAL_CALIBRATION_TABLE, EXTERNAL_TABLE
 from heatlas.pipeline.statistics.normative.shared_norms import W_ANSWERS_TABLE
+from heatlas.pipeline.statistics.performance.conventions import CONVENTIONS_TABLE
 from heatlas.pipeline.statistics.stage import ANALYSES
 from heatlas.pipeline.training.baselines.stage import baselines_table
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE, SPREAD, prediction_columns
@@ -37,7 +38,7 @@ def tables_of_run(kind: KindName = TWO_CLASSES, repeats: bool = False) -> list[T
     elsewhere = (TABLES.keys() - tables_of(kind).keys()) | (set() if repeats else REPEATS)
     others = (  # if asked for
         *BENCH_TABLES, PRETRAINING_TABLE, FLAGGED_TABLE, PARTIAL_TABLE, MANIFEST_COMPARISON_TABLE, EXTERNAL_TABLE,
-        EXTERNAL_CALIBRATION_TABLE, LIKENESS_TABLE, OWN_REGIONS_TABLE, PLANTED_IN_SCAN_TABLE,
+        CONVENTIONS_TABLE, EXTERNAL_CALIBRATION_TABLE, LIKENESS_TABLE, OWN_REGIONS_TABLE, PLANTED_IN_SCAN_TABLE,
         RELEVANCE_CHANNELS_TABLE, W_ANSWERS_TABLE,
     )  # fmt: skip
     elsewhere |= {table.name for table in others}

@@ -51,6 +51,10 @@ _WANTED = {
 
 def check_command(options: Check | ManifestImport) -> int:
     """Describe an input on the terminal and in a folder; exit code 1 if a manifest differs, 65 if nothing is usable."""
+    if isinstance(options, Check) and options.network is not None:
+        from heatlas.workflows.check_network import check_network  # torch takes a second
+
+        return check_network(options, options.network)
     config = settings_of(options)
     places = places_read(options, config.cohort.table)
     require_check_folder(options.out, options.input, places)

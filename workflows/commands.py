@@ -193,6 +193,10 @@ class Check(Settings):
     only_reads = True
     input: Path = place("INPUT", INPUTS)
     out: Path | None = path_option("FOLDER", "write scans.tsv and a summary there as well", first=True)
+    network: Path | None = path_option(
+        "FILE", "instead, feed these scans in many ways to the network of a description file, and compare its answers "
+        "with a known column (docs/howto/feed_a_public_network.md)", first=True,
+    )  # fmt: skip
     manifest: Path | None = manifest_option(first=True)
     executor: str | None = _LATER_EXECUTOR()
     stop_after: str = _STOP_AFTER()

@@ -20,6 +20,7 @@ from heatlas.pipeline.explaining import any_network
 from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.explaining.explained_image import Explained
 from heatlas.pipeline.models.contract import ensemble_of
+from heatlas.pipeline.models.foreign.described import read_description
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.named_networks import open_network
 from heatlas.pipeline.models.storage import load_model
@@ -45,6 +46,9 @@ def explain(*given: Any, **options: Any) -> Explained:
         given = given[1:]
     if not given and "image" not in options:
         raise UsageError("heatlas.explain: give a scan and a network, as heatlas.explain(scan, network='oasis1-ad').")
+    if str(network).endswith(".toml"):
+        named = dict(zip(("image", "method"), given, strict=False)) | options
+        return any_network.explain(**named | {"network": read_description(network).network(), "contract": network})
     return explain_scan(*given, **options | {"network": network})
 
 

@@ -186,6 +186,10 @@ def selection_of(
 
 
 HIPPOCAMPUS = "Hippocampus"
+NO_CONTRACT = (
+    "model.scaling is empty, so nothing says how the network was fed in training: it gets the grid of the template and "
+    "intensities in [0, 1] (docs/howto/feed_a_public_network.md)"
+)
 DERIVATIVES = "derivatives"
 
 
@@ -310,6 +314,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
     notes = []
     if "training" in stages and isinstance(config.model, ForeignConfig):
         notes = [f"the code of model.network = {config.model.network} was run, to make the network and to try it"]
+        notes += [NO_CONTRACT] * (not config.model.scaling)
     if "registration" in stages:
         require_ants(cohort.table.kept)
         template = find_template(config.registration.template)  # read before work starts

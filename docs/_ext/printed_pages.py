@@ -94,7 +94,8 @@ def _networks() -> Iterator[str]:
         yield f"### {heading}\n\n{inspect.getdoc(shared)}\n\n{_table(shared, own)}{_usual(shared)}"
     for record in dict.fromkeys(NETWORKS.values()):
         names = ", ".join(f"`{name}`" for name, of in NETWORKS.items() if of is record)
-        inherited = {field.name: field.default for base in record.__bases__ for field in fields(base)}
+        of_networks = [base for base in record.__bases__ if issubclass(base, ModelConfig)]
+        inherited = {field.name: field.default for base in of_networks for field in fields(base)}
         own = [
             field
             for field in fields(record)

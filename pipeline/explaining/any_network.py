@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -35,13 +36,16 @@ from heatlas.pipeline.explaining.given_image import (
     Image,
     Others,
     WithOthers,
+    by_contract,
     fixed_inputs,
     given_controls,
     given_image,
 )
 from heatlas.pipeline.models.contract import StagedModel
+from heatlas.pipeline.models.families.foreign import Feeding
 from heatlas.pipeline.models.families.registry import FAMILIES
 from heatlas.pipeline.models.foreign.adapted import ForeignNetwork, Meaning, OutputForm, adapted, asked, weights_of
+from heatlas.pipeline.models.foreign.described import read_description
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import UsageError
@@ -66,6 +70,7 @@ def explain(
     output: Meaning = "auto",
     output_item: str = "",
     bins: Sequence[float] = (),
+    contract: str | Path | None = None,
 ) -> Explained:
     """Explain what any network answers to an image.
 
@@ -95,6 +100,10 @@ def explain(
         Of the method, as ``{"samples": 200}``.
     output, output_item, bins
         What the network answers; see `pipeline.models.foreign.adapted.OutputForm`.
+    contract : path, optional
+        Description file that says how the network was fed (docs/howto/feed_a_public_network.md): image and reference
+        are brought onto its grid and scale, and it says what the network answers. The map lies on that grid, in the
+        millimetres of the image. Without it the image is given as it is, which a warning says of files.
 
     Returns
     -------
@@ -118,17 +127,28 @@ def explain(
     """
     require_arguments(
         network=network, image=image, method=method, target=target, reference=reference, stage=stage, start=start,
-        settings=settings, output=output, output_item=output_item, bins=bins,
+        settings=settings, output=output, output_item=output_item, bins=bins, contract=contract,
     )  # fmt: skip
     entry = find_method(method, "method")
+    form, feeding = OutputForm(output, output_item, tuple(map(float, bins))), None
+    if contract is not None:
+        described = read_description(contract)
+        form, feeding = described.form if form == OutputForm() else form, described.settings.feeding
+    elif not isinstance(network, StagedModel) and not isinstance(image, np.ndarray | Tensor):
+        warnings.warn(
+            f"network {type(network).__name__}: nothing says how it was fed in training, so it gets the image as "
+            "stored; contract=FILE.toml says it.",
+            stacklevel=3,
+        )
     with _undisturbed():
         given = given_image(image, weights_of(network))
-        model = _model(network, given.volume, others, OutputForm(output, output_item, tuple(map(float, bins))))
+        given = given if feeding is None else by_contract(given, feeding)
+        model = _model(network, given.volume, others, form)
         reply = model.answer if isinstance(model, ForeignNetwork) and model is not network else None
         asked_stage = entry.stage_of(model) if stage is None else stage if isinstance(stage, str) else int(stage)
         reply = asked(model, given.volume) if reply is None else reply
         unit = int(on_host(reply[0].argmax())) if target is None else int(target)
-        context = _context(entry, given, reference)
+        context = _context(entry, given, reference, feeding)
         arrays = np.generic | np.ndarray
         values = {name: one.tolist() if isinstance(one, arrays) else one for name, one in (settings or {}).items()}
         built = entry.build(typed_settings(method, entry.record, values, "settings"), context)
@@ -179,10 +199,14 @@ def prepare(
     """
     require_arguments(network=network, image=image, output=output, output_item=output_item, bins=bins)
     with _undisturbed():
-        given = given_image(image, weights_of(network))
-        fixed = fixed_inputs(others, given.volume)
-        whole = WithOthers(network, fixed, isinstance(others, Mapping)) if fixed else network
-        model = adapted(whole, given.volume, None, OutputForm(output, output_item, tuple(map(float, bins))))
+        form = OutputForm(output, output_item, tuple(map(float, bins)))
+        return _prepared(network, given_image(image, weights_of(network)).volume, others, form)
+
+
+def _prepared(network: nn.Module, volume: Tensor, others: Others, form: OutputForm) -> ForeignNetwork:
+    fixed = fixed_inputs(others, volume)
+    whole = WithOthers(network, fixed, isinstance(others, Mapping)) if fixed else network
+    model = adapted(whole, volume, None, form)
     model.others = fixed
     return model
 
@@ -194,7 +218,7 @@ def _model(network: nn.Module, volume: Tensor, others: Others, form: OutputForm)
         raise UsageError("network: was prepared already; give others, output, output_item and bins to heatlas.prepare.")
     if isinstance(network, StagedModel) and plain and not network.training:
         return network
-    return prepare(network, volume, others=others, output=form.meaning, output_item=form.item, bins=form.bins)
+    return _prepared(network, volume, others, form)
 
 
 @contextmanager
@@ -251,8 +275,8 @@ def _require_whole(model: StagedModel, volume: Tensor, stage: str, wanted: Tenso
         )
 
 
-def _context(entry: Entry, image: GivenImage, reference: Sequence[Image]) -> RunContext:
-    controls = given_controls(reference, image) if entry.needs_reference else None
+def _context(entry: Entry, image: GivenImage, reference: Sequence[Image], feeding: Feeding | None) -> RunContext:
+    controls = given_controls(reference, image, feeding) if entry.needs_reference else None
     atlas: Any = None
     if entry.needs_atlas:
         if image.nowhere:

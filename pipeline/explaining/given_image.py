@@ -7,7 +7,7 @@ the others being held fixed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from nibabel.analyze import AnalyzeHeader
 from nibabel.arrayproxy import ArrayProxy
 from torch import Tensor, fx, nn
 
-from heatlas.atlases.spaces import UNREADABLE
+from heatlas.atlases.spaces import UNREADABLE, Grid
 from heatlas.pipeline.attribution.reference.references import Reference
+from heatlas.pipeline.models.families.foreign import Feeding
+from heatlas.pipeline.models.foreign.feeding import fed
 from heatlas.pipeline.models.storage import is_plain_tensor
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.work.host import on_host
@@ -47,6 +49,11 @@ class GivenImage:
     affine: np.ndarray
     nowhere: str = ""
     space: int = UNSTATED
+
+    @property
+    def grid(self) -> Grid:
+        a, b, c = self.volume.shape[2:]
+        return Grid((a, b, c), self.affine)
 
 
 def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
@@ -105,6 +112,19 @@ def given_image(image: Image, like: Tensor, name: str = "image") -> GivenImage:
     return GivenImage(volume.to(like.device, like.dtype)[None], affine, nowhere, space)
 
 
+def by_contract(image: GivenImage, feeding: Feeding, name: str = "image") -> GivenImage:
+    """An image as a network is fed by its input contract; it stays where it is, so that a map over it does too."""
+    if image.nowhere:
+        raise BadInputError(f"{name}: {image.nowhere}, and an input contract places it by that.")
+    if len(image.volume[0]) != 1:
+        raise BadInputError(f"{name}: has {len(image.volume[0])} channels; an input contract is of one image.")
+    try:
+        values, grid = fed(on_host(image.volume[0, 0]).numpy(), image.grid, feeding)
+    except BadInputError as error:
+        raise BadInputError(f"{name}: {error}") from error
+    return replace(image, volume=torch.from_numpy(values).to(image.volume)[None], affine=grid.affine)
+
+
 def _stored(image: Any, name: str) -> np.ndarray:
     """The values of an image; BadInputError if its file is damaged, or cannot hold what its header announces."""
     stored = image.dataobj
@@ -133,7 +153,7 @@ def _without_place(header: Any) -> str:
     return unset if codes and not any(codes) else ""
 
 
-def given_controls(reference: Sequence[Image], image: GivenImage) -> Reference | None:
+def given_controls(reference: Sequence[Image], image: GivenImage, feeding: Feeding | None = None) -> Reference | None:
     """The reference of an image, of a sequence of images on its grid; None if it is empty."""
     if not reference:
         return None
@@ -141,6 +161,7 @@ def given_controls(reference: Sequence[Image], image: GivenImage) -> Reference |
     for number, control in enumerate(reference, 1):
         names.append(str(control) if isinstance(control, str | Path) else f"reference {number}")
         read = given_image(control, image.volume, names[-1])
+        read = read if feeding is None else by_contract(read, feeding, names[-1])
         elsewhere = not (image.nowhere or read.nowhere) and not np.allclose(read.affine, image.affine, atol=1e-3)
         if elsewhere or read.volume.shape != image.volume.shape:
             raise BadInputError(

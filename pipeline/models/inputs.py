@@ -18,12 +18,15 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Box, Grid, Span, require_same_grid, template_grid
+from heatlas.atlases.spaces import DEFAULT_SPAN, UNREADABLE, Box, Grid, Placed, Span, require_same_grid, template_grid
 from heatlas.atlases.templates import Template, brain_box, configured_template, span_of
+from heatlas.pipeline.models.families.foreign import Feeding, ForeignConfig
 from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.models.foreign.feeding import network_grid, scaled
+from heatlas.pipeline.run.config.images import template_name
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.work.jobs import require_registered
 
@@ -64,6 +67,7 @@ class NetworkInput:
     inside the brain mask, 0 outside: the control of Tinauer et al. (2025), whose networks see nothing but the contour
     of the brain extraction. `span`: of the template (`atlases.spaces.Span`), which the template grid is made from.
     `images`: suffixes of the kinds of images that enter, one channel each; empty for one image of any kind.
+    `feeding`: the input contract of a network that others trained, which says its scaling in place of `normalisation`.
     """
 
     resolution_mm: float
@@ -71,10 +75,11 @@ class NetworkInput:
     normalisation: Normalisation = "minmax-brain"
     span: Span = DEFAULT_SPAN
     images: tuple[str, ...] = ()
+    feeding: Feeding | None = None
 
     @property
     def channels(self) -> int:
-        return max(len(self.images), 1)
+        return self.feeding.channels if self.feeding else max(len(self.images), 1)
 
     @property
     def template_grid(self) -> Grid:
@@ -91,6 +96,8 @@ class NetworkInput:
 
 def configured_input(config: Config) -> NetworkInput:
     settings = config.registration
+    if isinstance(config.model, ForeignConfig) and config.model.scaling:
+        return _by_contract(config, config.model.feeding)
     whole = config.model.field_of_view == "template"
     box = None if whole else covering_box(configured_template(settings), config.model)
     scaling: Normalisation = "percentile-brain" if config.model.intensities == "percentiles" else "minmax-brain"
@@ -98,6 +105,29 @@ def configured_input(config: Config) -> NetworkInput:
     kinds = tuple(kind.suffix for kind in config.cohort.kinds)
     images = kinds if len(kinds) > 1 else ()
     return NetworkInput(settings.resolution_mm, box, shown, span_of(settings.template), images)
+
+
+def _by_contract(config: Config, feeding: Feeding) -> NetworkInput:
+    """Refuses what would feed a network otherwise than its input contract says."""
+    settings, span = config.registration, span_of(config.registration.template)
+    whole, name = template_grid(settings.resolution_mm, span), template_name(settings.template)
+    placed = Placed.on(network_grid(feeding, whole), whole)
+    finest = min(placed.grid(whole).voxel_sizes_mm)
+    method = "affine" if settings.transform == "affine" else "nonlinear"
+    problems = {
+        "model.head = true, and runs feed brains": feeding.head,
+        f"model.space is {feeding.space}, and registration.template {name}": feeding.space not in ("", name),
+        f"model.registered is {feeding.registered}, and registration.transform {method}": (
+            feeding.registered not in ("", method)
+        ),
+        f"the network saw voxels of {finest:.3g} mm, and registration.resolution_mm is {settings.resolution_mm:g}": (
+            settings.resolution_mm > 1.01 * finest
+        ),
+        "an input contract is of one image, and the cohort has several kinds": len(config.cohort.kinds) > 1,
+    }
+    if wrong := [text for text, holds in problems.items() if holds]:
+        raise UsageError(f"{wrong[0]}: change the run, or prepare images elsewhere and use heatlas.explain.")
+    return NetworkInput(settings.resolution_mm, placed, span=span, feeding=feeding)
 
 
 def covering_box(template: Template, network: ModelConfig) -> Box:
@@ -109,9 +139,8 @@ def covering_box(template: Template, network: ModelConfig) -> Box:
     """
     family, tight = family_of(network), brain_box(template, MARGIN_MM)
     starts, sides = [], []
-    fixed = family.fixed_grid(network) or (None,) * 3
-    for start, side, limit, only in zip(tight.start, tight.shape, template.grid.shape, fixed, strict=True):
-        wanted = only or family.covering_side(side, network)
+    for start, side, limit in zip(tight.start, tight.shape, template.grid.shape, strict=True):
+        wanted = family.covering_side(side, network)
         if wanted > limit:  # of a grid that is too small for the network, all: the refusal names the whole grid
             wanted = family.seen_side(limit, network) if limit >= family.smallest_side(network) else limit
         starts.append(min(max(start - (wanted - side) // 2, 0), limit - wanted))
@@ -138,22 +167,31 @@ def scale_in_mask(volume: np.ndarray, mask: np.ndarray, percentiles: tuple[float
 
 def to_network(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.ndarray:
     """What the network sees of one image in template space; voxels of the mask above 0.5 are brain."""
-    scaled = scale_volume(volume, mask, spec)
-    return scaled if spec.box is None else np.ascontiguousarray(spec.box.crop(scaled))
+    if spec.feeding is not None and spec.box is not None:
+        return scaled(spec.box.crop(_on_grid(volume, spec)), spec.feeding)
+    seen = scale_volume(volume, mask, spec)
+    return seen if spec.box is None else np.ascontiguousarray(spec.box.crop(seen))
 
 
 def scale_volume(volume: np.ndarray, mask: np.ndarray, spec: NetworkInput) -> np.ndarray:
     """One image in template space on the network's scale, whole; voxels of the mask above 0.5 are brain."""
+    volume = _on_grid(volume, spec)
+    if spec.feeding is not None and spec.box is not None:
+        return scaled(volume, spec.feeding, like=spec.box.crop(volume))
+    ends = PERCENTILES if spec.normalisation == "percentile-brain" else (0.0, 100.0)
+    seen = scale_in_mask(volume, mask > 0.5, ends)
+    if spec.normalisation == "binary-brain":  # the same scans are refused as in the run that it is compared with
+        seen = (mask > 0.5).astype(np.float32)
+    return seen
+
+
+def _on_grid(volume: np.ndarray, spec: NetworkInput) -> np.ndarray:
     if volume.shape != spec.template_grid.shape:
         raise BadInputError(
             f"image has shape {volume.shape} but the template grid at {spec.resolution_mm:g} mm "
             f"{spec.template_grid.shape}; register the scan at the resolution of this run."
         )
-    ends = PERCENTILES if spec.normalisation == "percentile-brain" else (0.0, 100.0)
-    scaled = scale_in_mask(volume, mask > 0.5, ends)
-    if spec.normalisation == "binary-brain":  # the same scans are refused as in the run that it is compared with
-        scaled = (mask > 0.5).astype(np.float32)
-    return scaled
+    return volume.astype(np.float32, copy=False)
 
 
 def from_network(values: np.ndarray, spec: NetworkInput) -> np.ndarray:
@@ -170,13 +208,14 @@ def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
     replaced last, on the network's scale.
     """
     images = (files.suffix, *files.further)
-    if len(images) != spec.channels or (spec.images and images != spec.images):
+    if len(images) != max(len(spec.images), 1) or (spec.images and images != spec.images):
         seen = ", ".join(spec.images) or "one image"
         raise BadInputError(
             f"{files.name}: its images are {', '.join(images)}, and the network sees {seen}. Train again with heatlas "
             "run, or set cohort.suffix and cohort.further_suffixes as they were."
         )
-    return _read(files, files.images, spec)
+    channels = _read(files, files.images, spec)
+    return channels if spec.feeding is None else np.repeat(channels, spec.channels, axis=0)
 
 
 def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:

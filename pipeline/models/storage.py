@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,9 +20,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from heatlas.atlases.spaces import DEFAULT_SPAN, Box
+from heatlas.atlases.spaces import DEFAULT_SPAN, Box, Placed
 from heatlas.pipeline.models.contract import StagedModel, ensemble_of, members_of
 from heatlas.pipeline.models.families.family import Family
+from heatlas.pipeline.models.families.foreign import Feeding
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, Normalisation
 from heatlas.pipeline.run.config.files import network_settings
@@ -168,7 +169,7 @@ def _build(architecture: Mapping[str, Any], outputs: int, count: int) -> tuple[S
 
 
 def _input_to_json(spec: NetworkInput) -> dict[str, Any]:
-    box = None if spec.box is None else {"start": list(spec.box.start), "shape": list(spec.box.shape)}
+    box = None if spec.box is None else asdict(spec.box)
     return {
         "resolution_mm": spec.resolution_mm,
         "box": box,
@@ -176,21 +177,30 @@ def _input_to_json(spec: NetworkInput) -> dict[str, Any]:
         "affine": spec.grid.affine.tolist(),
         **({} if spec.span == DEFAULT_SPAN else {"span_mm": [list(end) for end in spec.span]}),
         **({"images": list(spec.images)} if spec.images else {}),
+        **({"contract": asdict(spec.feeding)} if spec.feeding else {}),
     }
 
 
 def _input_from_json(values: Mapping[str, Any]) -> NetworkInput:
-    box = values["box"]
+    box, contract = values["box"], values.get("contract")
+    if box is not None:
+        kind = Placed if "to_whole" in box else Box
+        box = kind(**{name: _tuples(value) for name, value in box.items()})
     first, last = values.get("span_mm", DEFAULT_SPAN)
     if values["normalisation"] not in get_args(Normalisation):
         raise ValueError(f"unknown normalisation {values['normalisation']}")
     return NetworkInput(
         float(values["resolution_mm"]),
-        None if box is None else Box(tuple(box["start"]), tuple(box["shape"])),
+        box,
         values["normalisation"],
         (tuple(first), tuple(last)),
         tuple(map(str, values.get("images", ()))),
+        None if contract is None else Feeding(**{name: _tuples(value) for name, value in contract.items()}),
     )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 WRAPPED = ("state_dict", "model", "network")

@@ -18,7 +18,7 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from heatlas.atlases.spaces import UNREADABLE, Box, Grid, require_same_grid
+from heatlas.atlases.spaces import UNREADABLE, Box, Grid, Placed, require_same_grid
 from heatlas.pipeline.run.declared import declared
 from heatlas.pipeline.run.errors import BadInputError
 
@@ -57,6 +57,8 @@ PARTIAL_TABLE = declared("partial_sums", __file__)
 
 def write_sums(path: Path, sums: Mapping[str, NDArray[np.float64]], box: Box | None) -> None:
     """Write sums (``.npz``) by map name, over a part of the template grid; None for all of it."""
+    if isinstance(box, Placed):
+        sums, box = {name: box.paste(values, box.whole) for name, values in sums.items()}, None
     place = [] if box is None else [box.start, box.shape]
     arrays: dict[str, Any] = {"box": np.array(place, np.int64)}
     for name, values in sums.items():

@@ -56,6 +56,7 @@ from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_
 from heatlas.pipeline.run.work.jobs import FAILURES_TABLE
 from heatlas.pipeline.statistics.data.values import IMAGE_REGIONS_TABLE
 from heatlas.pipeline.statistics.images.voxelwise import VOXELWISE_TABLES
+from heatlas.pipeline.statistics.performance.conventions import CONVENTIONS_TABLE
 from heatlas.pipeline.statistics.stage import STATISTICS_TABLES
 from heatlas.pipeline.training.application import PREDICTIONS_APPLIED_NUMBER_TABLE, PREDICTIONS_APPLIED_TABLE
 from heatlas.pipeline.training.baselines.stage import PREDICTIONS_BASELINES_TABLE
@@ -71,7 +72,7 @@ OWN = (
     CONSERVATION_APPLIED_TABLE, EVIDENCE_TABLE, EVIDENCE_APPLIED_TABLE, PARTIAL_TABLE, RELEVANCE_TABLE,
     RELEVANCE_APPLIED_TABLE, RELEVANCE_AUDIT_TABLE, FINGERPRINTS_TABLE, BETA_OVERLAP_TABLE, OWN_REGIONS_TABLE,
     RELEVANCE_CHANNELS_TABLE, PLANTED_RECOVERY_TABLE, PLANTED_EFFECTS_TABLE, LIKENESS_TABLE, PLANTED_IN_SCAN_TABLE,
-    IMAGE_REGIONS_TABLE,
+    IMAGE_REGIONS_TABLE, CONVENTIONS_TABLE,
     *STATISTICS_TABLES, *VOXELWISE_TABLES, *BENCH_TABLES,
 )  # fmt: skip
 DECLARED = (*OWN, *plugged_in("tables", Table, [table.name for table in OWN]))

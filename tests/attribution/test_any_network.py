@@ -133,6 +133,7 @@ def test_a_map_of_a_negative_logit_warns_and_begins_with_what_speaks_for_the_out
     assert table["density"].iloc[:-1].dropna().is_monotonic_increasing, "the most negative speaks most for the output"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".*nothing says how it was fed")
         heatlas.explain(turned(), image(1), target=1, reference=[image(2)])
 
 

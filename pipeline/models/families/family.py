@@ -125,8 +125,6 @@ class Family:
     fitted_by: Literal["gradients", "ridge", "nothing"] = "gradients"
     """``gradients``: in epochs. ``ridge``: the last layer is solved exactly (`pipeline.training.exact`), and nothing
     before it learns. ``nothing``: it is used as it was given (`pipeline.training.given`)."""
-    fixed_grid: Callable[[Any], tuple[int, ...]] = lambda _: ()
-    """``fixed_grid(settings)``: voxels of the input where only one grid is possible, else nothing."""
     stored: Callable[[Any], Any] = lambda settings: settings
     """``stored(settings)``: the settings that build a stored network again, without files that it no longer needs."""
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -10,13 +10,13 @@ import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from heatlas.pipeline.models.families.family import NO_ATTENTION, NOT_INHERENT, Family, Shape
 from heatlas.pipeline.run.config.networks import ModelConfig
-from heatlas.pipeline.run.config.ranges import at_least
+from heatlas.pipeline.run.config.ranges import above, at_least, between, matching
 from heatlas.pipeline.run.documents import json_object
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError, UsageError
 
@@ -29,8 +29,62 @@ _LISTED = 3
 """Most names of weights in a message."""
 
 
+Scaling = Literal["", "minmax", "percentiles", "zscore", "zscore-brain", "fixed", "none"]
+_AXES = matching("(?=.*[RL])(?=.*[AP])(?=.*[SI]).{3}", "name three axes, such as RAS, LAS or SAR")
+
+
 @dataclass(frozen=True)
-class ForeignConfig(ModelConfig):
+class Feeding:
+    """What a network was fed in training; with an empty `scaling` nothing is known of it, and there is no contract."""
+
+    grid: Annotated[tuple[int, ...], at_least(1)] = ()
+    """Voxels of its input along each axis; empty without `scaling`."""
+    scaling: Scaling = ""
+    """How it was fed; this makes the settings below an input contract, which replaces `field_of_view` and
+    `intensities`. ``minmax``: minimum and maximum of the image become 0 and 1. ``percentiles``: two percentiles of the
+    brain do, and what lies beyond is cut off. ``zscore``: mean 0 and standard deviation 1 over the image;
+    ``zscore-brain``: over the brain, whose surroundings stay 0. ``fixed``: two intensities become 0 and 1. ``none``:
+    as stored. The brain is what is not 0."""
+    scaling_ends: tuple[float, ...] = ()
+    """The two percentiles (0.5 and 99.5 if empty) or, of ``fixed``, the two intensities."""
+    spacing_mm: Annotated[tuple[float, ...], above(0)] = ()
+    """Its voxel size along each axis: the image is cut, or filled up with 0, to `grid`. Empty where the whole image was
+    squeezed into `grid`, whatever its voxels."""
+    orientation: Annotated[str, _AXES] = "RAS"
+    """Where its axes go: ``LAS`` is mirrored left to right, ``SAR`` has its axes in the order of many arrays."""
+    middle_mm: tuple[float, ...] = ()
+    """Where the middle of `grid` lies, in mm to the right, front and top; empty for the middle of the image."""
+    channels: Annotated[int, between(1, 16)] = 1
+    """How often it is given the one image."""
+    space: str = ""
+    """Template that its images were registered to, as ``MNI152NLin6Asym``; empty if they were not."""
+    registered: Literal["", "rigid", "affine", "nonlinear"] = ""
+    """How they were registered."""
+    head: bool = False
+    """Whether it saw whole heads, not brains alone."""
+
+    def problems(self) -> list[tuple[bool, str]]:
+        """What must hold, and what is said where it does not."""
+        ends, other = self.scaling_ends, replace(self.feeding, grid=(), scaling="")
+        return [
+            (len(self.grid) == 3 * bool(self.scaling), "model.grid must be three numbers, and goes with model.scaling"),
+            (len(self.spacing_mm) in (0, 3), "model.spacing_mm must be three sizes of voxels, or empty"),
+            (len(self.middle_mm) in (0, 3), "model.middle_mm must be three numbers, or empty"),
+            (
+                len(ends) in ((2,) if self.scaling == "fixed" else (0, 2)) and list(ends) == sorted(set(ends)),
+                'model.scaling_ends must be two rising numbers, and model.scaling = "fixed" needs them',
+            ),
+            (bool(self.scaling) or other == Feeding(), "model.scaling must say how intensities were scaled"),
+        ]
+
+    @property
+    def feeding(self) -> Feeding:
+        """These settings alone."""
+        return Feeding(**{one.name: getattr(self, one.name) for one in fields(Feeding)})
+
+
+@dataclass(frozen=True)
+class ForeignConfig(Feeding, ModelConfig):
     """A network of your own, trained elsewhere (docs/own_network.md)."""
 
     architecture: Literal["foreign"] = "foreign"
@@ -48,9 +102,8 @@ class ForeignConfig(ModelConfig):
     bins: Annotated[tuple[float, ...], at_least(0)] = ()
     """Of a network with an output for each bin of a number: the centres of the bins. Their mean under the softmax is
     the prediction."""
-    grid: Annotated[tuple[int, ...], at_least(1)] = ()
-    """Voxels of its input along each axis, cut out around the middle of the brain; empty for what `field_of_view`
-    gives."""
+    times: Annotated[float, above(0)] = 1.0
+    """A number is this times what it answers: 100 for a network that answers in centuries."""
     unseen: bool = False
     """Whether you know that the network was trained with none of these people. If not, the report says that accuracy
     and maps may be in sample."""
@@ -63,7 +116,7 @@ class ForeignConfig(ModelConfig):
     def checks(self) -> list[tuple[bool, str]]:
         return [
             (_is_object(self.arguments), 'model.arguments must be a JSON object, as {"num_classes": 2}'),
-            (len(self.grid) in (0, 3), "model.grid must be three numbers of voxels"),
+            *self.problems(),
         ]
 
 
@@ -155,7 +208,7 @@ def _build(shape: Shape, settings: ForeignConfig, outputs: int, images: int = 1)
     if settings.weights:
         with_weights(network, Path(settings.weights))
     volume = torch.rand((1, images, *shape), generator=torch.Generator().manual_seed(0))
-    form = OutputForm(settings.output, settings.output_item, settings.bins)
+    form = OutputForm(settings.output, settings.output_item, settings.bins, settings.times)
     model = adapted(network.float(), volume, outputs, form)
     model.architecture = Architecture(settings, shape)
     return model
@@ -164,11 +217,6 @@ def _build(shape: Shape, settings: ForeignConfig, outputs: int, images: int = 1)
 def _require_fits(shape: Shape, settings: ForeignConfig) -> None:
     if not settings.network:
         raise UsageError('model.architecture = "foreign": name model.network and model.weights (docs/own_network.md).')
-    if settings.grid and tuple(settings.grid) != tuple(shape):
-        raise UsageError(
-            f"model.grid = {list(settings.grid)}: the template grid has no such box around the brain (the nearest is "
-            f"{list(shape)}). Choose another registration.resolution_mm, or a network for that grid."
-        )
 
 
 FOREIGN = Family(
@@ -181,7 +229,6 @@ FOREIGN = Family(
         f"was a network of the user's own, {settings.network.rpartition(':')[2]}, trained elsewhere and not changed"
     ),
     covering_side=lambda side, _: side,
-    fixed_grid=lambda settings: settings.grid,
     fitted_by="nothing",
     refused={**NO_ATTENTION, **NOT_INHERENT},
     needs={"lrp": {"batch_norm": "auto"}},  # whether normalisations follow convolutions is not known before it is made

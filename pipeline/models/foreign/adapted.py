@@ -44,11 +44,13 @@ class OutputForm:
     `meaning`: ``auto``: probabilities that sum to 1 are a softmax, their logarithms a log-softmax, all else logits. A
     sigmoid is never guessed, since a number may lie between 0 and 1 too. `item`: place or key of the answer among
     several. `bins`: centres of the bins of a number, as of ages: their expected value under the softmax is explained.
+    `times`: what answers are multiplied by.
     """
 
     meaning: Meaning = "auto"
     item: str = ""
     bins: tuple[float, ...] = ()
+    times: float = 1.0
 
 
 class ForeignNetwork(StagedModel):
@@ -139,7 +141,7 @@ def adapted(
     if not bool(torch.isfinite(values).all()):
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
     changed = _with_logits(copied, form.meaning, values, volume)
-    changed = _with_outputs(changed, values.shape[1], outputs, form.bins, volume)
+    changed = _with_outputs(changed, values.shape[1], outputs, form, volume)
     model = ForeignNetwork(staged(changed.eval(), volume), original).eval()
     with torch.no_grad():
         wanted = values if changed is copied else changed(volume)
@@ -334,11 +336,13 @@ def _without_last(network: nn.Module, kinds: Sequence[Any]) -> nn.Module | None:
     return fx.GraphModule(tracer.root, graph)
 
 
-def _with_outputs(
-    network: nn.Module, given: int, wanted: int | None, bins: tuple[float, ...], volume: Tensor
-) -> nn.Module:
+def _with_outputs(network: nn.Module, given: int, wanted: int | None, form: OutputForm, volume: Tensor) -> nn.Module:
     """The network with the outputs that are wanted: the expected value of bins, or two logits of one."""
-    weight = next(network.parameters(), torch.zeros(()))
+    weight, bins = next(network.parameters(), torch.zeros(())), form.bins
+    if form.times != 1:
+        unit = nn.Linear(given, given, bias=False, device=weight.device, dtype=weight.dtype)
+        unit.weight.data = torch.eye(given, device=weight.device, dtype=weight.dtype) * form.times
+        network = nn.Sequential(OrderedDict(network=network, unit=unit))
     if bins:
         if len(bins) != given:
             raise UsageError(f"bins: {len(bins)} centres, but the network has {given} outputs; give one centre each.")

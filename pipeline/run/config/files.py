@@ -22,6 +22,8 @@ from heatlas.pipeline.run.plain_text import did_you_mean, nearest, nearest_setti
 Record = TypeVar("Record")
 
 PRESETS = Path(__file__).parent / "presets"
+PUBLISHED = "published"
+"""Section of the file of a network that says what its makers published; no setting."""
 
 
 def load_config(
@@ -109,9 +111,10 @@ def toml_value(value: Any) -> str:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """Settings of a file, without what a run's own file says of its input."""
+    """Settings of a file, without what a run's own file says of its input, and a description of its network."""
     values = _read_toml(path)
-    values.pop("run", None)
+    for name in ("run", PUBLISHED):
+        values.pop(name, None)
     attribution = values.get("attribution")
     if isinstance(attribution, dict) and isinstance(attribution.get("guided_backpropagation"), bool):
         # A switch in runs made before there were `methods`.
@@ -120,18 +123,22 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return values
 
 
-_FILES_OF_COHORT = ("table", "freesurfer_folder", "without")
+_FILES = {"cohort": ("table", "freesurfer_folder", "without"), "model": ("weights", "network")}
 
 
 def _with_files_beside(file: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a file whose cohort names what lies beside it, wherever the command is given."""
-    cohort = values.get("cohort")
-    if not isinstance(cohort, dict):
-        return values
-    named = {name: file.parent / cohort[name] for name in _FILES_OF_COHORT if isinstance(cohort.get(name), str)}
-    # os.path, since a name may be too long for Path
-    there = [name for name, path in named.items() if cohort[name] and os.path.exists(path)]  # noqa: PTH110
-    return {**values, "cohort": cohort | {name: str(named[name].absolute()) for name in there}}
+    """Settings of a file that name what lies beside it, wherever the command is given."""
+    found = dict(values)
+    for section, names in _FILES.items():
+        given = values.get(section)
+        if not isinstance(given, dict):
+            continue
+        for name in names:
+            path, code, what = given[name].partition(".py:") if isinstance(given.get(name), str) else ("", "", "")
+            path = f"{path}.py" if code else path
+            if path and os.path.exists(file.parent / path):  # noqa: PTH110 os.path, a name may be too long for Path
+                found[section] = found[section] | {name: f"{(file.parent / path).absolute()}{code[3:]}{what}"}
+    return found
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -212,6 +219,11 @@ def usual_sentence(config: Config) -> str:
     return f"usual for {config.model.architecture} and not set otherwise: {', '.join(kept)}" if kept else ""
 
 
+def checked_section(record: type[Record], values: Mapping[str, Any], where: str, source: str) -> Record:
+    """A record from the values of a section of a file; raises `UsageError` as for settings."""
+    return _record(record, _check(record, values, where, source))
+
+
 def network_settings(values: Mapping[str, Any], source: str) -> ModelConfig:
     """Settings of a network from plain values, checked as the section ``[model]`` is; raises `UsageError`."""
     record = _network_record(values, source)
@@ -263,7 +275,8 @@ def _check(record: type[Any], values: Mapping[str, Any], where: str, source: str
     for name in values:
         if name not in types:
             _require_own_network(record, values, name, source)
-            meant = did_you_mean(nearest_setting(where + name, setting_names(Config)))
+            known = [*setting_names(Config), *(where + one for one in types)]
+            meant = did_you_mean(nearest_setting(where + name, known))
             raise UsageError(f"{source}: unknown setting {where}{name}.{meant} Known here are {', '.join(types)}.")
     return {name: _convert(types[name], value, where + name, source) for name, value in values.items()}
 

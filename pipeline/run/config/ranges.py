@@ -376,6 +376,7 @@ ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "output": _one_of("auto", "logits", "softmax", "log-softmax", "sigmoid"),
     "output_item": (lambda value: isinstance(value, str), "text: the key of a dict, or the place in a tuple"),
     "bins": (_are_numbers, "a list of numbers, one for each output"),
+    "contract": (_or_none(_is_path), "the path of a description file"),
     "smooth": (lambda value: _are_numbers([value]) and value is not True and value >= 0, "millimetres, 0 or more"),
     "atlas": (_is_path, "the name of an atlas, or the path of a label image"),
     "preset": (_is_text, 'the name of a preset, as "patients"'),
