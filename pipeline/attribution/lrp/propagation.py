@@ -94,11 +94,11 @@ def propagate(
         below, accounts = _step_back(record, relevance, composites)
         if accounts:
             for book, account in zip(entries, accounts, strict=True):
-                book.append(account)
+                book.append(account.of_volumes(len(seed)))
         for name, part in zip(record.step.inputs, below, strict=True):
             if name in plan.program.constants:
                 for book, relevance_of in zip(entries, part, strict=True):
-                    book.append(constant_entry(record.step.name, relevance_of))
+                    book.append(constant_entry(record.step.name, relevance_of).of_volumes(len(seed)))
                 continue
             at[name] = part if name not in at else [a + b for a, b in zip(at[name], part, strict=True)]
     answer = at.pop(plan.boundary)
@@ -126,8 +126,9 @@ def _step_back(
             record, relevance, [sum_inputs(below) for below, _ in parts], [_losses(message) for _, message in parts]
         )
     if isinstance(step.head, Concatenate):
-        sizes = [a.shape[1] for a in record.inputs]
-        split = [torch.split(r, sizes, dim=1) for r in relevance]
+        axis = step.head.axis
+        sizes = [a.shape[axis] for a in record.inputs]
+        split = [torch.split(r, sizes, dim=axis) for r in relevance]
         return [[parts[place] for parts in split] for place in range(len(sizes))], []
     if isinstance(step.head, LOCAL):
         return _through_local(record, relevance)

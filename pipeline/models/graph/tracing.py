@@ -58,6 +58,18 @@ class Program:
     constants: frozenset[str] = frozenset()
 
 
+class NotFollowed(UsageError):
+    """Operations that are not known as the code of a model calls them; those of one pass may be (`exporting`)."""
+
+
+def not_followed(model: nn.Module, reason: object) -> NotFollowed:
+    return NotFollowed(
+        f"model ({type(model).__name__}): its operations cannot be traced ({reason}), and this method follows them "
+        "one by one. Expected gradients need only outputs and gradients: heatlas.explain(network, image, "
+        '"expected-gradients", reference=[control]); in a run set attribution.methods = ["expected-gradients"].'
+    )
+
+
 class LayerTracer(fx.Tracer):
     """Traces into everything except single layers."""
 
@@ -76,15 +88,14 @@ def trace(model: nn.Module) -> Program:
         tracer = LayerTracer()
         graph = tracer.trace(model)
     except Exception as error:  # fx passes on any error of the model's code
-        raise UsageError(
-            f"model ({type(model).__name__}): its operations cannot be traced ({error}), and this method follows them "
-            "one by one. Expected gradients need only outputs and gradients: heatlas.explain(network, image, "
-            '"expected-gradients", reference=[control]); in a run set attribution.methods = ["expected-gradients"].'
-        ) from error
+        raise not_followed(model, error) from error
     ops.with_parts(graph)
-    ops.with_open_attention(graph)
-    module = fx.GraphModule(tracer.root, graph)
-    modules = dict(model.named_modules(remove_duplicate=False))
+    return program_of(model, fx.GraphModule(tracer.root, graph), dict(model.named_modules(remove_duplicate=False)))
+
+
+def program_of(model: nn.Module, module: fx.GraphModule, modules: dict[str, nn.Module]) -> Program:
+    """The program of a graph whose nodes call `modules`, functions and methods."""
+    graph = module.graph
     sources = [node for node in graph.nodes if node.op == "placeholder"]
     results = [node.args[0] for node in graph.nodes if node.op == "output"]
     if len(sources) != 1 or not isinstance(results[0], fx.Node):
@@ -116,7 +127,9 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module], constants: frozense
     if node.op == "call_module":
         layer = modules[str(node.target)]
         layer = ops.Moved() if type(layer).__module__.startswith("einops.") else layer
-        return Operation(shown_name(str(node.target)), node, layer, tensors[:1])
+        joins = isinstance(layer, ops.Gate | ops.Concatenate)
+        read = tuple(argument.name for argument in ops.tensor_arguments(node)) if joins else tensors[:1]
+        return Operation(shown_name(str(node.target)), node, layer, read)
     module = ops.function_module(node, modules, constants)
     name = f"{_place(node)}{node.name}"
     if isinstance(module, ops.Gate):
