@@ -299,7 +299,8 @@ SAME_MEMORY = (ops.Reshape, ops.Moved, nn.Flatten, nn.Identity, nn.Dropout, nn.D
 IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
 
 
-WRITTEN = (*WEIGHTED, *ops.ACTIVATIONS, *ops.NORMALISATIONS, ops.AsCalled, ops.Product, nn.ConstantPad3d, nn.Softmax, nn.Upsample)
+WRITTEN = (*WEIGHTED, *ops.ACTIVATIONS, *ops.NORMALISATIONS, nn.ConstantPad3d, nn.Softmax, nn.Upsample, *PRODUCTS)
+WRITTEN += (ops.AsCalled,)
 """What an export writes no otherwise than the code of a model."""
 
 
@@ -331,8 +332,9 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if module is None or kind is None or type(module).forward is not kind.forward:
         named = ", ".join(kind.__name__ for kind in supported if kind.__module__ != ops.Sum.__module__)
-        kind_of_error = UsageError if isinstance(module, WRITTEN) else NotFollowed
-        raise kind_of_error(
+        known = next((kind for kind in WRITTEN if isinstance(module, kind)), None)
+        same = known is not None and type(module).forward is known.forward
+        raise (UsageError if same else NotFollowed)(
             f"layer {labelled(operation)} has no rule in this method; known are {named}, sums, means, concatenation of "
             "channels, gates, and changes of shape. Methods that use only outputs and gradients take any network, such "
             "as expected-gradients and integrated-gradients."
