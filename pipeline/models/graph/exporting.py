@@ -11,14 +11,21 @@ Shapes are those of the image: a program serves one grid, one volume at a time.
 from __future__ import annotations
 
 import copy
+import io
+import logging
 import traceback
 import warnings
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from heatlas.pipeline.models.graph.aten import Written, is_whole
 from heatlas.pipeline.models.graph.tracing import Program, not_followed, program_of
@@ -42,33 +49,60 @@ def _exported(model: nn.Module, volume: Tensor) -> Program:
     volume = volume.detach().clone()
     plain = copy.copy(model)  # without hooks that give weights other names
     plain._state_dict_hooks, plain._load_state_dict_pre_hooks = OrderedDict(), OrderedDict()
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # one operation for a whole layer of attention
     try:
-        with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            program = torch.export.export(plain, (volume,), strict=False)
-            table = {op: rule for op, rule in torch.export.default_decompositions().items() if not is_whole(op)}
-            program = program.run_decompositions(table)
-            module = Written(volume).module(program)
+        with torch.inference_mode(False), torch.no_grad(), _quiet():
+            with _Detached():
+                program = torch.export.export(plain, (volume,), strict=False)
+            module = Written(volume).module(program.run_decompositions(_parts()))
             found, wanted = module(volume), model(volume)
     except Exception as error:  # export passes on any error of the model's code
         raise not_followed(model, _reason(error)) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
     if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=1e-3, atol=1e-4):
         raise not_followed(model, "the operations of one pass give another answer than the model")
     return program_of(model, module, dict(module.named_modules(remove_duplicate=False)))
 
 
+@cache
+def _parts() -> dict[Any, Any]:
+    """What operations are taken apart into, for which nothing stands in `aten`."""
+    return {
+        operation: rule for operation, rule in torch.export.default_decompositions().items() if not is_whole(operation)
+    }
+
+
+class _Detached(TorchFunctionMode):
+    """``x.data`` as ``x.detach()``, which an export follows."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0].detach() if func is Tensor.data.__get__ else func(*args, **(kwargs or {}))  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what an export prints, and without the one operation for a whole layer of attention."""
+    fast, level = torch.backends.mha.get_fastpath_enabled(), logging.root.manager.disable
+    torch.backends.mha.set_fastpath_enabled(False)
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(level)
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
 def _reason(error: BaseException) -> str:
     """What an export says, in one line, and the line of the model's code where it stopped."""
-    inside = (Path(torch.__file__).parent, Path(__file__).parents[2])
+    ours, torchs = Path(__file__).parents[2], Path(torch.__file__).parent
     frames = traceback.extract_tb(error.__traceback__)
+    places = [(frame, Path(frame.filename)) for frame in frames if frame.line and not frame.filename.startswith("<")]
     code = [
-        frame for frame in frames if frame.line and not any(folder in Path(frame.filename).parents for folder in inside)
+        f", at {path.name}, line {frame.lineno}: {frame.line}"
+        for frame, path in places
+        if ours not in path.parents
+        and (torchs not in path.parents or (path.parent == torchs / "nn" / "modules" and path.name != "module.py"))
     ]
-    by_values = "data-dependent" in str(error).lower() or "DataDependent" in type(error).__name__
-    text = (
-        "its code decides by values of the image" if by_values else (str(error).strip() or repr(error)).splitlines()[0]
-    )
-    return f"{text}, at {Path(code[-1].filename).name}, line {code[-1].lineno}: {code[-1].line}" if code else text
+    text = next(iter(str(error).strip().splitlines()), repr(error))
+    if "data-dependent" in str(error).lower() or "DataDependent" in type(error).__name__:
+        text = "its code decides by values"
+    return text + "".join(code[-1:])
