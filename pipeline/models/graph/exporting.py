@@ -25,7 +25,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from heatlas.pipeline.models.graph.aten import Written, is_whole
 from heatlas.pipeline.models.graph.tracing import Program, not_followed, program_of
@@ -51,7 +50,7 @@ def _exported(model: nn.Module, volume: Tensor) -> Program:
     plain._state_dict_hooks, plain._load_state_dict_pre_hooks = OrderedDict(), OrderedDict()
     try:
         with torch.inference_mode(False), torch.no_grad(), _quiet():
-            with _Detached():
+            with _detached():
                 program = torch.export.export(plain, (volume,), strict=False)
             module = Written(volume).module(program.run_decompositions(_parts()))
             found, wanted = module(volume), model(volume)
@@ -70,11 +69,15 @@ def _parts() -> dict[Any, Any]:
     }
 
 
-class _Detached(TorchFunctionMode):
+@contextmanager
+def _detached() -> Iterator[None]:
     """``x.data`` as ``x.detach()``, which an export follows."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0].detach() if func is Tensor.data.__get__ else func(*args, **(kwargs or {}))  # type: ignore[attr-defined]
+    data = torch._C.TensorBase.data  # type: ignore[attr-defined]
+    Tensor.data = property(Tensor.detach, data.__set__)  # type: ignore[assignment, arg-type]
+    try:
+        yield
+    finally:
+        del Tensor.data  # back to that of its base
 
 
 @contextmanager

@@ -84,6 +84,8 @@ def trace(model: nn.Module) -> Program:
     """Record the operations of a model that takes one tensor of volumes and returns logits."""
     if isinstance(model, ops.KNOWN):
         model = nn.Sequential(model)
+    if getattr(model, "misread", False):
+        raise not_followed(model, "it takes another way through its code than for an image")
     try:
         tracer = LayerTracer()
         graph = tracer.trace(model)
@@ -200,14 +202,10 @@ def _split_after(program: Program, place: int) -> tuple[Layers, Layers]:
 def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
     """A network as two stages, up to the last value with several voxels and from there; one if there is no such value.
 
-    The network, in evaluation mode, runs once on a volume (1, C, D, H, W). Its layers are shared, not copied. A network
-    that cannot be traced is one stage.
+    The network, in evaluation mode, runs once on a volume (1, C, D, H, W). Its layers are shared, not copied.
     """
-    try:
-        program = _needed(trace(model))
-    except UsageError:
-        return (model,)
-    shapes = _shapes(program, volume)
+    program = _needed(trace(model))
+    shapes, answer = _shapes(program, volume)
 
     def has_voxels(operation: Operation) -> bool:  # and not patches or slices as a batch
         shape = shapes.get(operation.value, ())
@@ -218,6 +216,9 @@ def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
         if operation in placed and has_voxels(operation):
             before, after = _split_after(program, program.operations.index(operation))
             return _one(before), _one(after)
+    with torch.no_grad():
+        if not torch.allclose(answer, model(volume), rtol=1e-4, atol=1e-5):
+            raise not_followed(model, "it takes another way through its code than for an image")
     return (model,)
 
 
@@ -291,7 +292,8 @@ def is_in(operation: Operation, name: str) -> bool:
     return any(alias == name or alias.startswith(f"{name}.") for alias in names)
 
 
-def _shapes(program: Program, volume: Tensor) -> dict[str, tuple[int, ...]]:
+def _shapes(program: Program, volume: Tensor) -> tuple[dict[str, tuple[int, ...]], Tensor]:
+    """Shapes of all values of a program by name, and its answer."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     class _Shapes(fx.Interpreter):
@@ -302,8 +304,8 @@ def _shapes(program: Program, volume: Tensor) -> dict[str, tuple[int, ...]]:
             return value
 
     with torch.no_grad():
-        _Shapes(program.graph).run(volume)
-    return shapes
+        answer: Tensor = _Shapes(program.graph).run(volume)
+    return shapes, answer
 
 
 def _layers(program: Program, start: int, stop: int) -> Layers:
