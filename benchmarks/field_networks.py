@@ -306,7 +306,7 @@ NETWORKS: Mapping[str, Build] = {
     "MONAI SegResNet encoder": lambda: Pooled(nets.SegResNet(3, 8, 1, 8, blocks_down=(1, 1), blocks_up=(1,)), 8),
     "MONAI VNet": lambda: Pooled(nets.VNet(3, 1, 8), 8),
     "MONAI HighResNet": lambda: Pooled(nets.HighResNet(3, 1, 8), 8),
-    "MONAI MedNeXt": lambda: Pooled(nets.MedNeXtS(spatial_dims=3, in_channels=1, out_channels=8, init_filters=8), 8),
+    "MONAI MedNeXt": lambda: Pooled(nets.MedNeXt(3, 8, 1, 8, 2, 2, 2, 3, blocks_down=(1,) * 4, blocks_up=(1,) * 4), 8),
     "MONAI MILModel, attention": lambda: Slices("att"),
     "MONAI MILModel, transformer": lambda: Slices("att_trans"),
     "MONAI ViT": lambda: nets.ViT(1, SHAPE, (16, 16, 16), **VIT, **CLASSIFIES),

@@ -96,7 +96,8 @@ class GraphWriter:
         result = self.written(name, given)
         if result is NotImplemented:
             options = {key: self._held(value) for key, value in kwargs.items()}
-            result = self.placed(self._graph.call_function(node.target, self._held(tuple(args)), options))  # type: ignore[arg-type]
+            called = ("call_function", node.target, self._held(tuple(args)), options, name)
+            result = self.placed(self._graph.create_node(*called))  # type: ignore[arg-type]
         first = result[0] if isinstance(result, tuple) else result
         if isinstance(first, fx.Node):
             self._shapes[first] = self.answer_shape
