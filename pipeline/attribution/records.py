@@ -53,8 +53,6 @@ class LedgerEntry:
 
     def of_volumes(self, count: int) -> LedgerEntry:
         """The balance per volume, where slices or windows of volumes stood in place of these."""
-        if len(self.relevance_in) == count:
-            return self
         parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "layer"}
         return LedgerEntry(self.layer, **{name: part.reshape(count, -1).sum(1) for name, part in parts.items()})
 

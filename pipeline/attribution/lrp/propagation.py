@@ -31,6 +31,7 @@ from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_message
 from heatlas.pipeline.attribution.records import LedgerEntry, constant_entry, sum_per_volume
 from heatlas.pipeline.models.graph.operations import Concatenate, Moved, Sum
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 
 def softmax_relevance(x: Tensor, s: Tensor, relevance: Tensor, dim: int) -> Tensor:
@@ -65,6 +66,8 @@ def back(value: Tensor, leaves: Sequence[Tensor], message: Tensor) -> list[Tenso
     return list(torch.autograd.grad(value, list(leaves), message, retain_graph=True))
 
 
+ROUNDING = 1e-5
+"""Part of the relevance that may be lost in sums without an entry in the ledger."""
 Relevance = list[Tensor]
 """One tensor per rule."""
 Losses = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -133,7 +136,8 @@ def _step_back(
     if isinstance(step.head, LOCAL):
         return _through_local(record, relevance)
     if isinstance(step.head, nn.ConstantPad3d):
-        return [[F.pad(r, [-side for side in step.head.padding]) for r in relevance]], []
+        below = [F.pad(r, [-side for side in step.head.padding]) for r in relevance]
+        return [below], _kept_by_constants(record, relevance, below)
     return [[r.reshape(record.inputs[0].shape) for r in relevance]], []
 
 
@@ -286,7 +290,8 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
     head, local, leaves = record.step.head, record.local, record.inputs
     assert local is not None
     if isinstance(head, Moved):
-        return [[back(local, leaves, r.reshape(local.shape))[0] for r in relevance]], []
+        below = [back(local, leaves, r.reshape(local.shape))[0] for r in relevance]
+        return [below], _kept_by_constants(record, relevance, below)
     parts: list[list[Tensor]] = []
     losses: list[Losses] = []
     for relevance_of in relevance:
@@ -301,6 +306,16 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
             losses.append(_losses(messages))
     by_input = [[below[place] for below in parts] for place in range(len(leaves))]
     return by_input, _accounts(record, relevance, [sum_inputs(below) for below in parts], losses)
+
+
+def _kept_by_constants(record: Record, relevance: Relevance, below: Relevance) -> list[LedgerEntry]:
+    """Balances of values among which are constants (a border, a mask), if more than rounding stays with these."""
+    sums = [(sum_per_volume(above), sum_per_volume(under)) for above, under in zip(relevance, below, strict=True)]
+    kept = [a - b if len(a) == len(b) else (a.sum() - b.sum())[None] for a, b in sums]
+    whole = [ROUNDING * sum_per_volume(above.abs()).sum() for above in relevance]
+    if not any(bool(on_host(part.abs().sum() > least)) for part, least in zip(kept, whole, strict=True)):
+        return []
+    return _accounts(record, relevance, below, [(part, None, None) for part in kept])
 
 
 def _unweighted_sums(record: Record) -> tuple[Tensor, Tensor]:
