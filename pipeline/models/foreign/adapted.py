@@ -211,7 +211,7 @@ def _taken_apart(network: nn.Module, original: nn.Module, volume: Tensor, wanted
 def _changed_state(before: nn.Module, after: nn.Module) -> str:
     """The first buffer or number of a network that has another value in the network that ran."""
     for (name, module), ran in zip(before.named_modules(), after.modules(), strict=False):
-        held = {**vars(ran), **ran._buffers}
+        held: dict[str, Any] = {**vars(ran), **ran._buffers}
         for key, value in {**vars(module), **module._buffers}.items():
             if key in ("training", "inplace") or not isinstance(value, Tensor | int | float):
                 continue

@@ -47,6 +47,11 @@ def _weighted(layer: nn.Module, **tensors: Tensor | None) -> nn.Module:
     return layer
 
 
+def common(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """Shape of the sum of values of two shapes."""
+    return tuple(torch.broadcast_shapes(a, b))  # type: ignore[no-untyped-call]
+
+
 def _three(value: Any, axes: int, filled: int = 1) -> tuple[int, ...]:
     """One number for each of three axes, `filled` for those that are missing."""
     given = [value] * axes if isinstance(value, int) else list(value) * (axes if len(value) == 1 else 1)
@@ -82,7 +87,7 @@ class Written(GraphWriter):
 
     def aten_add(self, a: Any, b: Any, alpha: Any = 1) -> Any:
         b = b if alpha == 1 else self.aten_mul(b, alpha)
-        shape = torch.broadcast_shapes(self.shape(a), self.shape(b))
+        shape = common(self.shape(a), self.shape(b))
         return self.function(operator.add, self.expanded(a, shape), self.expanded(b, shape), shape=shape)
 
     def aten_sub(self, a: Any, b: Any, alpha: Any = 1) -> Any:
@@ -97,7 +102,7 @@ class Written(GraphWriter):
     def aten_mul(self, a: Any, b: Any) -> Any:
         if not changing(a, b):
             return a * b
-        shape = torch.broadcast_shapes(self.shape(a), self.shape(b))
+        shape = common(self.shape(a), self.shape(b))
         if len(changing(a, b)) == 1:
             a, b = self.expanded(a, shape), self.expanded(b, shape)
         return self.function(operator.mul, a, b, shape=shape)
@@ -111,7 +116,7 @@ class Written(GraphWriter):
         inverse = self.by_itself(torch.reciprocal, b)
         if not changing(a):
             return self.aten_mul(inverse, a)
-        shape = torch.broadcast_shapes(self.shape(a), self.shape(b))
+        shape = common(self.shape(a), self.shape(b))
         return self.layer(ops.Gate(), self.expanded(a, shape), inverse, shape=shape)
 
     def aten_pow(self, base: Any, exponent: Any) -> Any:
@@ -146,19 +151,20 @@ class Written(GraphWriter):
     # Matrices and attention.
 
     def aten_linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        shape = (*self.shape(x)[:-1], self.shape(weight)[0])
+        outputs, inputs = self.shape(weight)
+        shape = (*self.shape(x)[:-1], outputs)
         if changing(weight, bias):
-            turned = self.method("transpose", weight, 0, 1, shape=self.shape(weight)[::-1])
+            turned = self.method("transpose", weight, 0, 1, shape=(inputs, outputs))
             product = self.function(torch.matmul, x, turned, shape=shape)
             return product if bias is None else self.aten_add(product, bias)
-        layer = nn.Linear(*self.shape(weight)[::-1], bias is not None, device="meta")
+        layer = nn.Linear(inputs, outputs, bias is not None, device="meta")
         return self.layer(_weighted(layer, weight=weight, bias=bias), x, shape=shape)
 
     def aten_matmul(self, a: Any, b: Any) -> Any:
         first, second = self.shape(a), self.shape(b)
         if min(len(first), len(second)) < 2:
             return NotImplemented
-        shape = (*torch.broadcast_shapes(first[:-2], second[:-2]), first[-2], second[-1])
+        shape = (*common(first[:-2], second[:-2]), first[-2], second[-1])
         if len(changing(a, b)) == 2:
             return self.function(torch.matmul, a, b, shape=shape)
         constant = b if changing(a) else a
@@ -228,7 +234,12 @@ class Written(GraphWriter):
         axes = weight.dim() - 2
         whole = weight if axes == 3 else weight.reshape(*weight.shape[:2], *(1,) * (3 - axes), *weight.shape[2:])
         sides = padding if isinstance(padding, str) else _three(padding, axes, 0)
-        options = {"groups": groups, "bias": bias is not None, "dilation": _three(dilation, axes), "device": "meta"}
+        options: dict[str, Any] = {
+            "groups": groups,
+            "bias": bias is not None,
+            "dilation": _three(dilation, axes),
+            "device": "meta",
+        }
         geometry: Any = (whole.shape[2:], _three(stride, axes), sides)
         layer: nn.Module
         if turned:
@@ -378,7 +389,7 @@ class Written(GraphWriter):
         return self.aten_amax(x) if axis is None else self.aten_maximum(x, axis)
 
     def aten_maximum(self, a: Any, b: Any) -> Any:
-        shape = torch.broadcast_shapes(self.shape(a), self.shape(b))
+        shape = common(self.shape(a), self.shape(b))
         both = [self.expanded(value, shape) if changing(value) else value.expand(shape) for value in (a, b)]
         return self.aten_amax(self.aten_stack(both, len(shape)), len(shape))
 

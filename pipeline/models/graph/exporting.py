@@ -72,8 +72,8 @@ def _parts() -> dict[Any, Any]:
 @contextmanager
 def _detached() -> Iterator[None]:
     """``x.data`` as ``x.detach()``, which an export follows."""
-    data = torch._C.TensorBase.data  # type: ignore[attr-defined]
-    Tensor.data = property(Tensor.detach, data.__set__)  # type: ignore[assignment, arg-type]
+    data = torch._C.TensorBase.data
+    Tensor.data = property(Tensor.detach, data.__set__)  # type: ignore[assignment, attr-defined]
     try:
         yield
     finally:
