@@ -64,9 +64,8 @@ def _exported(model: nn.Module, volume: Tensor) -> Program:
 @cache
 def _parts() -> dict[Any, Any]:
     """What operations are taken apart into, for which nothing stands in `aten`."""
-    return {
-        operation: rule for operation, rule in torch.export.default_decompositions().items() if not is_whole(operation)
-    }
+    table = torch.export.default_decompositions().items()  # type: ignore[no-untyped-call]
+    return {operation: rule for operation, rule in table if not is_whole(operation)}
 
 
 @contextmanager
