@@ -21,7 +21,7 @@ _LAYERS: dict[str, Callable[..., nn.Module]] = {
     **{"relu": nn.ReLU, "relu6": nn.ReLU6, "leaky_relu": nn.LeakyReLU, "celu": nn.CELU, "selu": nn.SELU},
     **{"silu": nn.SiLU, "mish": nn.Mish, "gelu": nn.GELU, "softplus": nn.Softplus, "tanh": nn.Tanh},
     **{"sigmoid": nn.Sigmoid, "hardswish": nn.Hardswish, "hardsigmoid": nn.Hardsigmoid, "hardtanh": nn.Hardtanh},
-    "softmax": lambda axis, *_: nn.Softmax(axis),
+    **dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), lambda axis, *_: nn.Softmax(axis)),
 }
 """Activations and softmaxes, made from what the operation is given besides the value."""
 _FUNCTIONS = "exp expm1 exp2 log log1p log2 sqrt rsqrt reciprocal square abs sin cos tan asinh atan sinh cosh erf elu"
@@ -275,6 +275,11 @@ class Written(GraphWriter):
 
     aten_max_pool1d = aten_max_pool2d = aten_max_pool3d
 
+    def aten_max_pool3d_with_indices(self, *given: Any) -> Any:
+        return self.aten_max_pool3d(*given), None
+
+    aten_max_pool2d_with_indices = aten_max_pool3d_with_indices
+
     def aten_avg_pool3d(
         self, x: Any, size: Any, stride: Any, padding: Any, ceil: bool, padded: bool, divisor: Any = None
     ) -> Any:
@@ -287,6 +292,8 @@ class Written(GraphWriter):
         return self._on_grid(nn.AdaptiveAvgPool3d(_three(size, len(size))), x, len(size))
 
     aten_adaptive_avg_pool1d = aten_adaptive_avg_pool2d = aten_adaptive_avg_pool3d
+
+    aten__adaptive_avg_pool2d = aten__adaptive_avg_pool3d = aten_adaptive_avg_pool3d
 
     def aten_adaptive_max_pool3d(self, x: Any, size: Any) -> Any:
         return self._on_grid(nn.AdaptiveMaxPool3d(_three(size, len(size))), x, len(size)), None
@@ -305,6 +312,9 @@ class Written(GraphWriter):
         shift = (0 if bias is None else bias) - mean * scale
         along = (1, len(mean), *(1,) * (len(self.shape(x)) - 2))
         return self.aten_add(self.aten_mul(x, scale.view(along)), shift.view(along))
+
+    def aten__native_batch_norm_legit_no_training(self, *given: Any) -> Any:
+        return self.aten_batch_norm(*given[:5], False, *given[5:]), None, None
 
     def aten_instance_norm(
         self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, own: bool, momentum: Any, eps: float, *_: Any
@@ -452,3 +462,9 @@ class Written(GraphWriter):
 
     def aten_constant_pad_nd(self, x: Any, sides: Any, value: Any = 0) -> Any:
         return self.aten_pad(x, sides, "constant", value)
+
+    def aten_reflection_pad3d(self, x: Any, sides: Any) -> Any:
+        return self.aten_pad(x, sides, "reflect")
+
+    def aten_replication_pad3d(self, x: Any, sides: Any) -> Any:
+        return self.aten_pad(x, sides, "replicate")
