@@ -51,6 +51,11 @@ class LedgerEntry:
         lost = [nothing if loss is None else loss for loss in losses]
         return cls(layer, relevance_in, sum_per_volume(below), *lost)
 
+    def of_volumes(self, count: int) -> LedgerEntry:
+        """The balance per volume, where slices or windows of volumes stood in place of these."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "layer"}
+        return LedgerEntry(self.layer, **{name: part.reshape(count, -1).sum(1) for name, part in parts.items()})
+
     @property
     def residual(self) -> Tensor:
         lost = self.absorbed_by_bias + self.lost_no_contribution + self.stabiliser

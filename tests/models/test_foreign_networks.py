@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.models.families.foreign import FOREIGN, ForeignConfig, described_network, with_weights
 from heatlas.pipeline.models.foreign.adapted import OutputForm, adapted
-from heatlas.pipeline.models.foreign.layers import with_open_layers
 from heatlas.pipeline.models.graph.tracing import split_at, staged
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
@@ -373,11 +372,51 @@ def test_a_network_that_is_another_without_in_place_operations_is_refused():
         adapted(_ReadsWhatWasOverwritten(), VOLUME)
 
 
-def test_a_hook_that_changes_the_answer_is_refused():
-    network = Net()
+def test_a_hook_that_changes_the_answer_is_part_of_the_network():
+    network = Net().eval()
     network.register_forward_hook(lambda _module, _input, output: output * 10)
-    with pytest.raises(UsageError, match="taken apart it answers differently"):
-        adapted(network, VOLUME)
+    found = adapted(network, VOLUME)
+    assert len(found.stages) == 1
+    torch.testing.assert_close(found(VOLUME), network(VOLUME))
+
+
+class _Counting(Net):
+    def __init__(self, held: str) -> None:
+        super().__init__()
+        self.held, self.calls = held, 0
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.held == "calls":
+            self.calls += 1
+        else:
+            self.seen += 1
+        return self.logits(x) + self.calls + self.seen
+
+
+@pytest.mark.parametrize("held", ["calls", "seen"])
+def test_state_that_each_call_changes_is_named(held):
+    with pytest.raises(UsageError, match=f"its answer changes with {held}, which each call changes"):
+        adapted(_Counting(held), VOLUME)
+
+
+class _Branching(Net):
+    """Symbolic tracing takes the other way: what it sees is no tensor to `isinstance` of TorchScript."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end(self.logits(x) if torch.jit.isinstance(x, Tensor) else self.logits(x * 0))
+
+    end = staticmethod(lambda z: z)
+
+
+@pytest.mark.parametrize("end", [lambda z: z, lambda z: torch.softmax(z, 1)])
+def test_code_that_tracing_misreads_is_taken_whole(end):
+    network = _Branching().eval()
+    network.end = end
+    found = adapted(network, VOLUME)
+    assert found.misread
+    given = found(VOLUME).detach()
+    torch.testing.assert_close(torch.softmax(given, 1), torch.softmax(network.logits(VOLUME), 1).detach())
 
 
 class _Reused(nn.Module):
@@ -557,11 +596,3 @@ def test_the_pooling_of_a_gate_ends_no_features():
     first, second = staged(network, VOLUME)
     assert [name for name, _ in second.named_children()] == ["mean", "head"]
     torch.testing.assert_close(second(first(VOLUME)), network(VOLUME))
-
-
-def test_opened_attention_has_the_weights_of_the_network_and_answers_the_same():
-    network = OfTokens().eval()
-    opened = with_open_layers(network)
-    torch.testing.assert_close(opened(VOLUME), network(VOLUME), rtol=1e-5, atol=1e-6)
-    assert opened.attention.qkv.weight is network.attention.in_proj_weight
-    assert with_open_layers(Net()) is None

@@ -9,16 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from heatlas.pipeline.attribution import network_view
-from heatlas.pipeline.attribution.graph.planner import boundary_value, plan_forward
+from heatlas.pipeline.attribution.graph.planner import boundary_value, followed, plan_forward
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.methods import described
 from heatlas.pipeline.attribution.records import Attribution
+from heatlas.pipeline.models.graph.tracing import Program
+
+
+def _supported(model: nn.Module, program: Program) -> Program:
+    plan_forward(model, program)
+    return program
 
 
 class GuidedReLU(torch.autograd.Function):
@@ -45,7 +52,7 @@ def guided_backprop(
     value that is differentiated. `stage`: see `pipeline.attribution.network_view.explaining`. The map is not negative;
     without a ReLU in the network it is the absolute gradient.
     """
-    program = plan_forward(model)
+    program = followed(model, volumes, partial(_supported, model))
     network_view.require_explainable(model, volumes)
     boundary = boundary_value(model, program, stage)
     with torch.enable_grad(), network_view.exact_float32(volumes.device):

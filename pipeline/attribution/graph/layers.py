@@ -68,6 +68,10 @@ class Convolution:
 
     channel_axis = 1
 
+    def by_output(self, weight: Tensor) -> Tensor:
+        """Weights (output channels, input channels of a group, k, k, k), from those of the layer."""
+        return weight
+
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.conv3d(x, weight, None, self.stride, self.padding, self.dilation, self.groups)
 
@@ -82,6 +86,25 @@ class Convolution:
             torch.Size(input_shape), weight, y, self.stride, self.padding, self.dilation, self.groups
         )
         return answer
+
+
+@dataclass(frozen=True)
+class TransposedConvolution(Convolution):
+    """The linear map of a 3D transposed convolution; weights are arranged as those of a convolution."""
+
+    output_padding: tuple[int, ...] = (0, 0, 0)
+
+    def by_output(self, weight: Tensor) -> Tensor:
+        grouped = weight.unflatten(0, (self.groups, -1))  # (group, input, output, k, k, k)
+        return grouped.transpose(1, 2).flatten(0, 1)
+
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
+        settings = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+        return F.conv_transpose3d(x, self.by_output(weight), None, *settings)  # type: ignore[arg-type]
+
+    def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
+        x = F.conv3d(y, self.by_output(weight), None, self.stride, self.padding, self.dilation, self.groups)
+        return x[:, :, : input_shape[2], : input_shape[3], : input_shape[4]]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ comes next, max-pooling. Unknown operations and options are refused by name; not
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,8 @@ from torch import Tensor, fx, nn
 from heatlas.pipeline.attribution.graph import layers
 from heatlas.pipeline.attribution.network_view import split_layers
 from heatlas.pipeline.models.graph import operations as ops
-from heatlas.pipeline.models.graph.tracing import Operation, Program, is_in, trace
+from heatlas.pipeline.models.graph.exporting import exported
+from heatlas.pipeline.models.graph.tracing import NotFollowed, Operation, Program, is_in, trace
 from heatlas.pipeline.run.errors import UsageError
 
 BatchNormMode = Literal["auto", "fold", "identity"]
@@ -30,6 +31,10 @@ UNCHANGED = (*ops.ACTIVATIONS, *ops.NORMALISATIONS, nn.ConstantPad3d, ops.Scaled
 normalisations by the spread of the values themselves, by the identity rule of AttnLRP (Achtibat et al. 2024, eq. 14).
 What was padded is cut off. A factor that does not depend on the volume changes nothing either, and what is added to a
 value (positions of tokens) is left out like a bias."""
+CONVOLUTIONS = (nn.Conv3d, nn.ConvTranspose3d)
+WEIGHTED = (*CONVOLUTIONS, nn.Linear)
+AVERAGES = (*ops.POOLINGS, nn.Upsample)
+"""Linear maps with weights of one sign that no training changes: poolings, and an interpolation between voxels."""
 PRODUCTS = (ops.MatrixProduct, ops.Product)
 """Both factors get half of the relevance; `pipeline.attribution.lrp.propagation`."""
 LOCAL = (*PRODUCTS, nn.Softmax, ops.Moved)
@@ -87,20 +92,32 @@ class RelevancePlan:
     batch_norm: BatchNormMode
 
 
-def plan_forward(model: nn.Module, others: tuple[type[nn.Module], ...] = ()) -> Program:
-    """Operations of a model, checked to be supported where they can carry relevance or a gradient.
+T = TypeVar("T")
+
+
+def followed(model: nn.Module, volumes: Tensor, work: Callable[[Program], T]) -> T:
+    """What work on the operations of a model gives: as its code calls them, else those of a pass on one volume."""
+    try:
+        return work(trace(model))
+    except NotFollowed:
+        if len(volumes) != 1:
+            raise
+    return work(exported(model, volumes))
+
+
+def plan_forward(model: nn.Module, program: Program, others: tuple[type[nn.Module], ...] = ()) -> dict[str, Operation]:
+    """Operations that carry relevance or a gradient, each checked to be supported.
 
     `others`: modules that the method supports besides those that all do.
     """
-    program, carrying = traced(model)
+    carrying = checked(model, program)
     for operation in carrying.values():
         require_known(operation, others)
-    return program
+    return carrying
 
 
-def traced(model: nn.Module) -> tuple[Program, dict[str, Operation]]:
-    """Operations of a model, and those that carry relevance; raises as `plan_forward`, but not for unknown ones."""
-    program = trace(model)
+def checked(model: nn.Module, program: Program) -> dict[str, Operation]:
+    """Operations that carry relevance; raises as `plan_forward`, but not for unknown ones."""
     carrying = carried(program)
     if not any(isinstance(operation.module, nn.Conv3d | nn.Linear) for operation in carrying.values()):
         raise UsageError(f"model ({type(model).__name__}) has no layer with weights between volumes and output.")
@@ -108,23 +125,28 @@ def traced(model: nn.Module) -> tuple[Program, dict[str, Operation]]:
         require_private_in_place(operation, program)
         if isinstance(operation.module, MODAL) and operation.module.training:
             raise UsageError(f"layer {labelled(operation)} is in training mode; call model.eval() first.")
-    return program, carrying
+    return carrying
 
 
-def plan_relevance(model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0) -> RelevancePlan:
-    """Plan LRP through a model with logits as output, down to a stage (see `network_view.explaining`)."""
+def plan_relevance(
+    model: nn.Module, batch_norm: BatchNormMode, stage: int | str = 0, program: Program | None = None
+) -> RelevancePlan:
+    """Plan LRP through a model with logits as output, down to a stage (see `network_view.explaining`).
+
+    `program`: its operations; by default as its code calls them.
+    """
+    program = trace(model) if program is None else program
     if batch_norm not in get_args(BatchNormMode):
         raise UsageError(f"batch_norm = {batch_norm!r}: allowed are 'auto', 'fold' and 'identity'.")
     if batch_norm == "auto":
         try:
-            return plan_relevance(model, "fold", stage)
+            return plan_relevance(model, "fold", stage, program)
         except UsageError:  # whatever else it is, is refused again
-            return plan_relevance(model, "identity", stage)
-    program = plan_forward(model, (*UNCHANGED, *LOCAL))
+            return plan_relevance(model, "identity", stage, program)
+    carrying = plan_forward(model, program, (*WEIGHTED, *UNCHANGED, *LOCAL, nn.Upsample))
     boundary = boundary_value(model, program, stage)
     if batch_norm == "fold":
         boundary = _past_normalisation(program, boundary)
-    carrying = carried(program)
     if boundary != program.source and boundary not in carrying:
         raise UsageError(f"stage {stage!r} carries no relevance (it leads to a gate only); name another layer.")
     near_input = {program.source}
@@ -178,14 +200,15 @@ def _step(chain: Sequence[Operation], batch_norm: BatchNormMode, near_input: boo
     operations = tuple(chain if pool is None else chain[:-1])
     norm = _norm_to_fold(chain) if batch_norm == "fold" else None
     inputs = head.inputs[:1] if isinstance(head.module, ops.Gate) else head.inputs
-    shares = isinstance(head.module, (nn.Conv3d, nn.Linear, ops.Sum, ops.Concatenate, *ops.POOLINGS, *LOCAL))
+    averages = isinstance(head.module, AVERAGES)
+    shares = averages or isinstance(head.module, (*WEIGHTED, ops.Sum, ops.Concatenate, *LOCAL))
     return PlannedStep(
         name=head.name if shares else last.name,
         operations=operations,
         inputs=inputs,
         value=last.value,
         weights=_weights(head.module, norm, near_input),
-        averaging=layers.Averaging(head.module) if isinstance(head.module, ops.POOLINGS) else None,
+        averaging=layers.Averaging(head.module) if averages else None,  # type: ignore[arg-type]
         pool=pool,
     )
 
@@ -194,14 +217,14 @@ def _weights(module: nn.Module | None, norm: nn.BatchNorm3d | None, first: bool)
     if isinstance(module, nn.Linear):
         added = None if module.bias is None else module.bias.detach()
         return Weights(layers.FullyConnected(), module.weight.detach(), added, first)
-    if not isinstance(module, nn.Conv3d):
+    if not isinstance(module, nn.Conv3d | nn.ConvTranspose3d):
         return None
-    weight: Tensor = module.weight
-    bias: Tensor | None = module.bias
+    linear = _convolution(module)
+    weight, bias = linear.by_output(module.weight), module.bias
     if norm is not None:
         weight, bias = layers.folded(weight, bias, norm)
     offset = None if bias is None else bias.detach().view(-1, 1, 1, 1)
-    return Weights(_convolution(module), weight.detach(), offset, first)
+    return Weights(linear, weight.detach(), offset, first)
 
 
 def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
@@ -209,7 +232,7 @@ def _norm_to_fold(chain: Sequence[Operation]) -> nn.BatchNorm3d | None:
     norm = None
     for place, operation in enumerate(chain):
         if isinstance(operation.module, nn.BatchNorm3d):
-            if place != 1 or not isinstance(chain[0].module, nn.Conv3d):
+            if place != 1 or not isinstance(chain[0].module, CONVOLUTIONS):
                 raise UsageError(
                     f"layer {labelled(operation)} does not follow a Conv3d directly (and alone) and cannot be folded "
                     "into one; use batch_norm = 'identity', or put the normalisation between convolution and ReLU."
@@ -238,13 +261,16 @@ def _past_normalisation(program: Program, value: str) -> str:
     """The value after the normalisation folded into a layer: for the rules, both are the layer's units."""
     by_value = {operation.value: operation for operation in program.operations}
     users = [o for o in program.operations if o.inputs[:1] == (value,)]
-    if value not in by_value or not isinstance(by_value[value].module, nn.Conv3d) or len(users) != 1:
+    if value not in by_value or not isinstance(by_value[value].module, CONVOLUTIONS) or len(users) != 1:
         return value
     return users[0].value if isinstance(users[0].module, nn.BatchNorm3d) else value
 
 
-def _convolution(module: nn.Conv3d) -> layers.Convolution:
+def _convolution(module: nn.Conv3d | nn.ConvTranspose3d) -> layers.Convolution:
     padding = module.padding
+    if isinstance(module, nn.ConvTranspose3d):
+        geometry = (module.stride, padding, module.dilation, module.groups, module.output_padding)
+        return layers.TransposedConvolution(*geometry)  # type: ignore[arg-type]
     if padding == "same":
         padding = tuple(d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
     elif isinstance(padding, str):
@@ -271,6 +297,11 @@ MODAL = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
 SAME_MEMORY = (ops.Reshape, ops.Moved, nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout3d)
 """Operations whose output may share memory with their input (in evaluation mode)."""
 IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
+
+
+WRITTEN = (*WEIGHTED, *ops.ACTIVATIONS, *ops.NORMALISATIONS, nn.ConstantPad3d, nn.Softmax, nn.Upsample, *PRODUCTS)
+WRITTEN += (ops.AsCalled,)
+"""What an export writes no otherwise than the code of a model."""
 
 
 def labelled(operation: Operation) -> str:
@@ -301,7 +332,9 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if module is None or kind is None or type(module).forward is not kind.forward:
         named = ", ".join(kind.__name__ for kind in supported if kind.__module__ != ops.Sum.__module__)
-        raise UsageError(
+        known = next((kind for kind in WRITTEN if isinstance(module, kind)), None)
+        same = known is not None and type(module).forward is known.forward
+        raise (UsageError if same else NotFollowed)(
             f"layer {labelled(operation)} has no rule in this method; known are {named}, sums, means, concatenation of "
             "channels, gates, and changes of shape. Methods that use only outputs and gradients take any network, such "
             "as expected-gradients and integrated-gradients."
@@ -312,7 +345,7 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
         )
     problem = _unsupported_option(module)
     if problem:
-        raise UsageError(f"layer {labelled(operation)}: {problem}.")
+        raise NotFollowed(f"layer {labelled(operation)}: {problem}.")
 
 
 def require_private_in_place(operation: Operation, program: Program) -> None:
@@ -326,7 +359,7 @@ def require_private_in_place(operation: Operation, program: Program) -> None:
     source: fx.Node | None = operation.node.all_input_nodes[0]
     while source is not None:
         if sum(not ops.reads_shape(user) for user in source.users) > 1:
-            raise UsageError(
+            raise NotFollowed(
                 f"layer {labelled(operation)} works in place on a value that other layers read; create it with "
                 "inplace=False, or write its result to a new value."
             )
@@ -347,6 +380,8 @@ def _works_in_place(operation: Operation) -> bool:
 
 
 def _unsupported_option(module: nn.Module) -> str:
+    if isinstance(module, nn.Upsample) and module.mode not in ("nearest", "trilinear"):
+        return f"mode {module.mode!r} is not supported; use 'nearest' or 'trilinear'"
     if isinstance(module, nn.Conv3d):
         if module.padding_mode != "zeros":
             return f"padding_mode {module.padding_mode!r} is not supported; use 'zeros'"

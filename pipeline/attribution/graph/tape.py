@@ -18,8 +18,8 @@ from torch import Tensor, fx, nn
 from heatlas.pipeline.attribution.graph.layers import MaxPool, run_layer
 from heatlas.pipeline.attribution.graph.planner import LOCAL, PlannedStep, RelevancePlan
 from heatlas.pipeline.models.graph.operations import AsCalled, Concatenate, Gate, Product, Scaled, Shifted, Sum
-from heatlas.pipeline.models.graph.tracing import Operation, Program
-from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.models.graph.tracing import NotFollowed, Operation, Program
+from heatlas.pipeline.run.errors import BadInputError
 
 NOT_IN_PLACE: Mapping[Any, Callable[..., Any]] = {
     operator.iadd: operator.add,
@@ -169,7 +169,7 @@ def _require_one_shape(name: str, inputs: Sequence[Tensor], result: Tensor) -> N
     """Refuse a sum or a gate that broadcasts a relevance-carrying value to a larger shape."""
     if any(a.shape != result.shape for a in inputs):
         shapes = " and ".join(str(tuple(a.shape)) for a in inputs)
-        raise UsageError(
+        raise NotFollowed(
             f"layer {name} makes {tuple(result.shape)} of {shapes}: broadcasting is not supported by attribution."
         )
 

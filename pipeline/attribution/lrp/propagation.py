@@ -31,6 +31,7 @@ from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_message
 from heatlas.pipeline.attribution.records import LedgerEntry, constant_entry, sum_per_volume
 from heatlas.pipeline.models.graph.operations import Concatenate, Moved, Sum
 from heatlas.pipeline.run.errors import UsageError
+from heatlas.pipeline.run.work.host import on_host
 
 
 def softmax_relevance(x: Tensor, s: Tensor, relevance: Tensor, dim: int) -> Tensor:
@@ -65,6 +66,8 @@ def back(value: Tensor, leaves: Sequence[Tensor], message: Tensor) -> list[Tenso
     return list(torch.autograd.grad(value, list(leaves), message, retain_graph=True))
 
 
+ROUNDING = 1e-5
+"""Part of the relevance that may be lost in sums without an entry in the ledger."""
 Relevance = list[Tensor]
 """One tensor per rule."""
 Losses = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -94,11 +97,11 @@ def propagate(
         below, accounts = _step_back(record, relevance, composites)
         if accounts:
             for book, account in zip(entries, accounts, strict=True):
-                book.append(account)
+                book.append(account.of_volumes(len(seed)))
         for name, part in zip(record.step.inputs, below, strict=True):
             if name in plan.program.constants:
                 for book, relevance_of in zip(entries, part, strict=True):
-                    book.append(constant_entry(record.step.name, relevance_of))
+                    book.append(constant_entry(record.step.name, relevance_of).of_volumes(len(seed)))
                 continue
             at[name] = part if name not in at else [a + b for a, b in zip(at[name], part, strict=True)]
     answer = at.pop(plan.boundary)
@@ -126,13 +129,15 @@ def _step_back(
             record, relevance, [sum_inputs(below) for below, _ in parts], [_losses(message) for _, message in parts]
         )
     if isinstance(step.head, Concatenate):
-        sizes = [a.shape[1] for a in record.inputs]
-        split = [torch.split(r, sizes, dim=1) for r in relevance]
+        axis = step.head.axis
+        sizes = [a.shape[axis] for a in record.inputs]
+        split = [torch.split(r, sizes, dim=axis) for r in relevance]
         return [[parts[place] for parts in split] for place in range(len(sizes))], []
     if isinstance(step.head, LOCAL):
         return _through_local(record, relevance)
     if isinstance(step.head, nn.ConstantPad3d):
-        return [[F.pad(r, [-side for side in step.head.padding]) for r in relevance]], []
+        below = [F.pad(r, [-side for side in step.head.padding]) for r in relevance]
+        return [below], _kept_by_constants(record, relevance, below)
     return [[r.reshape(record.inputs[0].shape) for r in relevance]], []
 
 
@@ -285,7 +290,8 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
     head, local, leaves = record.step.head, record.local, record.inputs
     assert local is not None
     if isinstance(head, Moved):
-        return [[back(local, leaves, r.reshape(local.shape))[0] for r in relevance]], []
+        below = [back(local, leaves, r.reshape(local.shape))[0] for r in relevance]
+        return [below], _kept_by_constants(record, relevance, below)
     parts: list[list[Tensor]] = []
     losses: list[Losses] = []
     for relevance_of in relevance:
@@ -300,6 +306,16 @@ def _through_local(record: Record, relevance: Relevance) -> tuple[list[Relevance
             losses.append(_losses(messages))
     by_input = [[below[place] for below in parts] for place in range(len(leaves))]
     return by_input, _accounts(record, relevance, [sum_inputs(below) for below in parts], losses)
+
+
+def _kept_by_constants(record: Record, relevance: Relevance, below: Relevance) -> list[LedgerEntry]:
+    """Balances of values among which are constants (a border, a mask), if more than rounding stays with these."""
+    sums = [(sum_per_volume(above), sum_per_volume(under)) for above, under in zip(relevance, below, strict=True)]
+    kept = [a - b if len(a) == len(b) else (a.sum() - b.sum())[None] for a, b in sums]
+    whole = [ROUNDING * sum_per_volume(above.abs()).sum() for above in relevance]
+    if not any(bool(on_host(part.abs().sum() > least)) for part, least in zip(kept, whole, strict=True)):
+        return []
+    return _accounts(record, relevance, below, [(part, None, None) for part in kept])
 
 
 def _unweighted_sums(record: Record) -> tuple[Tensor, Tensor]:

@@ -22,13 +22,20 @@ from torch import Tensor, nn
 
 from heatlas.pipeline.attribution import network_view
 from heatlas.pipeline.attribution.graph.layers import FullyConnected
-from heatlas.pipeline.attribution.graph.planner import BatchNormMode, RelevancePlan, Weights, plan_relevance
+from heatlas.pipeline.attribution.graph.planner import (
+    BatchNormMode,
+    RelevancePlan,
+    Weights,
+    followed,
+    plan_relevance,
+)
 from heatlas.pipeline.attribution.graph.tape import Tape, record_forward
 from heatlas.pipeline.attribution.lrp.propagation import propagate
 from heatlas.pipeline.attribution.lrp.rules import Composite, composite, focus, founding
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
 from heatlas.pipeline.attribution.methods import described
 from heatlas.pipeline.attribution.records import Attribution, Ledger, sum_per_volume
+from heatlas.pipeline.models.graph.tracing import Program
 from heatlas.pipeline.run.config.ranges import at_least, naming
 from heatlas.pipeline.run.errors import UsageError
 
@@ -53,11 +60,15 @@ def lrp(
     """
     if not composites:
         raise UsageError("composites: name at least one.")
-    plan = plan_relevance(model, batch_norm, stage)
-    network_view.require_explainable(model, volumes)
     answers: list[Attribution] = []
+
+    def recorded(program: Program) -> tuple[RelevancePlan, Tape]:
+        plan = plan_relevance(model, batch_norm, stage, program)
+        network_view.require_explainable(model, volumes)
+        return plan, record_forward(plan, volumes)
+
     with torch.no_grad(), network_view.exact_float32(volumes.device):
-        tape = record_forward(plan, volumes)
+        plan, tape = followed(model, volumes, recorded)
         start_value = network_view.start_values(tape.logits, target, start)
         if start == "evidence" and tape.logits.shape[1] > 1:
             tape, seed = _difference(tape, last_layer(plan), target), start_value[:, None]

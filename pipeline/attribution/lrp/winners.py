@@ -35,7 +35,7 @@ def sparse_pays(linear: LinearMap, pool: MaxPool | None, x: Tensor) -> bool:
     return (
         pool is not None
         and x.device.type == "cpu"
-        and isinstance(linear, Convolution)
+        and type(linear) is Convolution
         and linear.groups == 1
         and linear.dilation == (1, 1, 1)
         and int(np.prod(pool.stride)) >= SPARSE_FROM

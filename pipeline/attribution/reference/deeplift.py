@@ -17,6 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -26,11 +27,12 @@ from heatlas.pipeline.attribution import network_view
 from heatlas.pipeline.attribution.graph.layers import AdaptiveMaxPool, MaxPool, gather, scatter
 from heatlas.pipeline.attribution.graph.planner import (
     boundary_value,
+    checked,
+    followed,
     is_linear,
     labelled,
     max_pool,
     require_known,
-    traced,
 )
 from heatlas.pipeline.attribution.graph.tape import Values
 from heatlas.pipeline.attribution.methods import described
@@ -232,10 +234,14 @@ OTHERS = (
 """Modules that DeepLIFT has a rule for, besides those that all methods know."""
 
 
-def plan_deeplift(model: nn.Module) -> Program:
+def plan_deeplift(model: nn.Module, volumes: Tensor) -> Program:
     """Operations of a model, each checked to be one that the rescale rule is defined for."""
     network_view.require_unchanging(model)
-    program = traced(model)[0]
+    return followed(model, volumes, partial(_supported, model))
+
+
+def _supported(model: nn.Module, program: Program) -> Program:
+    checked(model, program)
     needed = {program.result}
     for operation in reversed(program.operations):
         if operation.value in needed and operation.value not in program.constants:
@@ -263,7 +269,7 @@ def deeplift(
     """
     if start == "probability":
         raise UsageError("deeplift explains the logit or the evidence; the softmax has no rescale rule here.")
-    program = plan_deeplift(model)
+    program = plan_deeplift(model, volumes)
     network_view.require_explainable(model, volumes)
     boundary = boundary_value(model, program, stage)
     require_crossed(program, boundary, stage)
@@ -343,7 +349,7 @@ class DeepLift(ComparesWithControls):
     compare: Literal["mean", "each"] = "mean"
 
     def require(self, view: network_view.NetworkView) -> None:
-        plan_deeplift(view.model)
+        plan_deeplift(view.model, view.volumes)
 
     def answers(
         self, model: nn.Module, volumes: Tensor, target: int, start: network_view.StartValue, stage: int | str

@@ -11,7 +11,7 @@ import copy
 import operator
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,8 +21,8 @@ from torch import Tensor, fx, nn
 
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.foreign import code_of_others
-from heatlas.pipeline.models.foreign.layers import draws, stops, with_open_layers
-from heatlas.pipeline.models.graph.tracing import LayerTracer, staged
+from heatlas.pipeline.models.foreign.layers import draws, stops
+from heatlas.pipeline.models.graph.tracing import LayerTracer, NotFollowed, staged
 from heatlas.pipeline.models.storage import names_in
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 
@@ -63,6 +63,8 @@ class ForeignNetwork(StagedModel):
 
     answer: Tensor | None
     others: Mapping[str, Tensor]
+    misread = False
+    """Whether symbolic tracing takes another way through its code than an image does."""
 
     def __init__(self, stages: Sequence[nn.Module], original: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -115,7 +117,14 @@ def adapted(
         if getattr(module, "inplace", False):
             module.inplace = False
     given = asked(copied, volume)
-    if drawing.seen or not _same(asked(copied, volume), given):
+    differs = not _same(asked(copied, volume), given)
+    changed_state = _changed_state(network, copied) if differs and not drawing.seen else ""
+    if changed_state:
+        raise UsageError(
+            f"network {type(network).__name__}: its answer changes with {changed_state}, which each call changes, so a "
+            "map would be one of the images before; let it keep nothing in evaluation mode."
+        )
+    if drawing.seen or differs:
         raise UsageError(
             f"network {type(network).__name__}: answers at random in evaluation mode"
             f"{f', in {drawing.seen}' if drawing.seen else ''}, so a map would be one of chance; let it draw in "
@@ -126,7 +135,6 @@ def adapted(
             f"network {type(network).__name__}: answers differently without its in-place operations, since a later "
             "layer reads a value that one of them changed; create that layer with inplace=False and train again."
         )
-    copied = _opened(copied, volume, given)
     item = _item_of(given, form.item)
     first = given if item is None else given[item]
     values = first
@@ -142,9 +150,9 @@ def adapted(
         raise BadInputError("network: its answer is not finite (NaN or infinity); check weights and intensities.")
     changed = _with_logits(copied, form.meaning, values, volume)
     changed = _with_outputs(changed, values.shape[1], outputs, form, volume)
-    model = ForeignNetwork(staged(changed.eval(), volume), original).eval()
     with torch.no_grad():
         wanted = values if changed is copied else changed(volume)
+    model = _taken_apart(changed.eval(), original, volume, wanted)
     with stops(model) as stopping:
         try:
             answer = model(volume.clone().requires_grad_())
@@ -153,11 +161,6 @@ def adapted(
             with torch.no_grad():
                 answer = model(volume)
     answer = answer.detach()
-    if wanted.shape != answer.shape or not torch.allclose(wanted, answer, rtol=1e-4, atol=1e-5):
-        raise UsageError(
-            f"network {type(network).__name__}: taken apart it answers differently (a forward hook, an in-place "
-            "function or another use of the batch axis); remove what its layers alone do not show."
-        )
     if stopping.seen:
         warnings.warn(
             f"network {type(network).__name__}: its gradient stops in {stopping.seen}: what passes there has no share "
@@ -193,15 +196,31 @@ def weights_of(network: nn.Module) -> Tensor:
     return torch.zeros(()) if like is None else like
 
 
-def _opened(network: nn.Module, volume: Tensor, given: Any) -> nn.Module:
-    """A network with its transformer layers opened, if it answers the same then."""
-    opened = with_open_layers(network)
+def _taken_apart(network: nn.Module, original: nn.Module, volume: Tensor, wanted: Tensor) -> ForeignNetwork:
+    """A network as stages; as one where its layers, as they are traced, do not show all that it does."""
     try:
+        model = ForeignNetwork(staged(network, volume), original).eval()
         with torch.no_grad():
-            same = opened is not None and _same(opened(volume), given, within=1e-4)
-    except Exception:  # a layer that is given masks, or read in another way
-        same = False
-    return opened if opened is not None and same else network
+            if _same(model(volume), wanted, within=1e-4):
+                return model
+    except (NotFollowed, RuntimeError):
+        pass
+    model = ForeignNetwork((network,), original).eval()
+    model.misread = True
+    return model
+
+
+def _changed_state(before: nn.Module, after: nn.Module) -> str:
+    """The first buffer or number of a network that has another value in the network that ran."""
+    for (name, module), ran in zip(before.named_modules(), after.modules(), strict=False):
+        held: dict[str, Any] = {**vars(ran), **ran._buffers}
+        for key, value in {**vars(module), **module._buffers}.items():
+            if key in ("training", "inplace") or not isinstance(value, Tensor | int | float):
+                continue
+            other = held.get(key)
+            if not (torch.equal(value, other) if isinstance(value, Tensor) else value == other):
+                return f"{name}.{key}".lstrip(".")
+    return ""
 
 
 class _OneRow(nn.Module):
@@ -229,7 +248,8 @@ class _Logarithm(nn.Module):
         self.odds = odds
 
     def forward(self, p: Tensor) -> Tensor:
-        if bool((p < SMALLEST).any()) or (self.odds and bool((1 - p < SMALLEST).any())):
+        near = () if torch.compiler.is_exporting() else (p, 1 - p) if self.odds else (p,)
+        if any(bool((share < SMALLEST).any()) for share in near):
             raise UsageError(
                 "network: a probability is so near 0 or 1 that its logarithm is lost in rounding, and what made it "
                 "cannot be taken off; let the network give logits."
@@ -304,11 +324,25 @@ def _with_logits(network: nn.Module, meaning: Meaning, values: Tensor, volume: T
         what += "" if meaning == "sigmoid" else " that add up to 1"
         raise UsageError(f'network: output = "{meaning}", but its answers are no {what}; leave it "auto".')
     without = _without_last(network, SIGMOID if meaning == "sigmoid" else SOFTMAX)
-    if without is not None:
+    if without is not None and _gives(without, torch.sigmoid if meaning == "sigmoid" else _softmax, shares, volume):
         return without
     if meaning == "log-softmax":
         return network  # log-probabilities are logits up to a constant, which the evidence does not see
     return nn.Sequential(OrderedDict(network=network, logarithm=_Logarithm(odds=meaning == "sigmoid")))
+
+
+def _gives(network: nn.Module, last: Callable[[Tensor], Tensor], wanted: Tensor, volume: Tensor) -> bool:
+    """Whether a network answers as wanted with a last function, which it may not if its code was misread."""
+    try:
+        with torch.no_grad():
+            found = network(volume)
+        return found.shape == wanted.shape and _same(last(found), wanted, within=1e-4)
+    except Exception:  # as of shapes that do not fit
+        return False
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    return torch.softmax(logits, 1)
 
 
 def _without_last(network: nn.Module, kinds: Sequence[Any]) -> nn.Module | None:

@@ -6,7 +6,7 @@ Values that are shapes, or made of shapes and weights alone, do not depend on th
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,17 @@ class SpatialMean(AxesMean):
     """``x.mean((2, 3, 4))``."""
 
 
+class Elementwise(nn.Module):
+    """A function of each value by itself that is no layer of PyTorch, as ``exp``."""
+
+    def __init__(self, function: Callable[..., Tensor] = torch.exp, *settings: Any) -> None:
+        super().__init__()
+        self.function, self.settings = function, settings
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, *self.settings)
+
+
 POOLINGS = (nn.AvgPool3d, nn.AdaptiveAvgPool3d, AxesMean)
 PASSED = (nn.ReLU, nn.Dropout, nn.Dropout3d, nn.Identity, nn.Flatten)
 """Modules that relevance passes unchanged (a flattening only changes its shape)."""
@@ -38,9 +49,10 @@ GATES = (nn.Sigmoid, nn.Softmax, nn.Hardsigmoid)
 """Modules whose output is a gate when multiplied with features; gates get no relevance (Arras et al. 2017)."""
 DYNAMIC = (DynamicLinear, LogitLayer)
 """Layers of dynamic linear networks, which no rule looks into."""
-PIECEWISE_LINEAR = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh)
+PIECEWISE_LINEAR = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh, nn.Hardsigmoid)
 """Activations whose chord has no slope that rounding could hurt."""
 SMOOTH = (nn.ELU, nn.CELU, nn.SELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Tanh, nn.Sigmoid)
+SMOOTH += (nn.Hardswish, nn.Mish, Elementwise)
 ACTIVATIONS = (*PIECEWISE_LINEAR, *SMOOTH)
 """Activations that change each value by itself."""
 NORMALISATIONS = (nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm)
@@ -56,10 +68,14 @@ class Sum(nn.Module):
 
 
 class Concatenate(nn.Module):
-    """``torch.cat`` along channels."""
+    """``torch.cat`` along channels, or along another axis."""
+
+    def __init__(self, axis: int = 1) -> None:
+        super().__init__()
+        self.axis = axis
 
     def forward(self, *parts: Tensor) -> Tensor:
-        return torch.cat(parts, dim=1)
+        return torch.cat(parts, dim=self.axis)
 
 
 class Gate(nn.Module):
@@ -102,7 +118,6 @@ class MatrixProduct(AsCalled):
 
 SEVERAL = ("chunk", "split", "unbind", torch.chunk, torch.split, torch.unbind)
 """Give several parts of a value."""
-_FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
 
 
 def constants_of(graph: fx.Graph) -> frozenset[str]:
@@ -143,28 +158,6 @@ def part_of(method: str, number: int, x: Tensor, *args: Any, **kwargs: Any) -> T
     return getattr(x, method)(*args, **kwargs)[number]  # type: ignore[no-any-return]
 
 
-def with_open_attention(graph: fx.Graph) -> None:
-    """Write fused attention, unless it is masked, as products of matrices and a softmax."""
-    for node in list(graph.nodes):
-        if node.target is not F.scaled_dot_product_attention:
-            continue
-        given = {**dict(zip(_FUSED, node.args, strict=False)), **node.kwargs}
-        if set(given) - set(_FUSED) or any(given.get(name) for name in _FUSED[3:6]):
-            continue
-        q, k, v = (given[name] for name in _FUSED[:3])
-        with graph.inserting_before(node):
-            scale = given.get("scale")
-            if scale is None:
-                scale = graph.call_function(operator.pow, (graph.call_method("size", (q, -1)), -0.5))
-            scores = graph.call_function(torch.matmul, (q, graph.call_method("transpose", (k, -2, -1))))
-            weights = graph.call_function(torch.softmax, (graph.call_function(operator.mul, (scores, scale)), -1))
-            product = graph.call_function(torch.matmul, (weights, v))
-        for new in (scores, weights, product):
-            new.meta = dict(node.meta)
-        node.replace_all_uses_with(product)
-        graph.erase_node(node)
-
-
 FUNCTIONS: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
     **{F.relu6: (nn.ReLU6, ()), F.selu: (nn.SELU, ()), F.silu: (nn.SiLU, ())},
     **{F.leaky_relu: (nn.LeakyReLU, ("negative_slope",)), F.elu: (nn.ELU, ("alpha",))},
@@ -176,6 +169,7 @@ FUNCTIONS: dict[Any, tuple[type[nn.Module], tuple[str, ...]]] = {
 """Activations and softmaxes called as functions, the equivalent modules, and their arguments by place."""
 _MOVES = (torch.permute, torch.transpose, torch.unsqueeze, torch.roll, torch.movedim, torch.swapaxes, torch.unflatten)
 _MOVING = "permute transpose unsqueeze expand repeat select narrow swapaxes movedim roll unflatten mT"
+_MOVING += " flip index_select gather unfold masked_fill"
 MOVES = (*_MOVING.split(), operator.getitem, *_MOVES)
 PRODUCTS = (operator.matmul, torch.matmul, torch.bmm, torch.einsum, "matmul", "bmm")
 SUMS = (operator.add, operator.iadd, torch.add, "add")
@@ -231,10 +225,12 @@ def _moved(node: fx.Node, constants: frozenset[str]) -> nn.Module | None:
 
 
 def _padding(node: fx.Node) -> nn.Module | None:
-    sides = node.args[1]
-    plain = isinstance(sides, Sequence) and len(sides) == 6 and not any(isinstance(side, fx.Node) for side in sides)
-    with_zeros = node.args[2:3] in ((), ("constant",)) and not node.kwargs.get("value")
-    return nn.ConstantPad3d(tuple(sides), 0.0) if plain and with_zeros else None  # type: ignore[arg-type]
+    given = {**dict(zip(("pad", "mode", "value"), node.args[1:], strict=False)), **node.kwargs}
+    sides, mode = given["pad"], given.get("mode", "constant")
+    if not isinstance(sides, Sequence) or any(isinstance(side, fx.Node) for side in sides) or given.get("value"):
+        return None
+    zeros = mode == "constant" and len(sides) == 6
+    return nn.ConstantPad3d(tuple(sides), 0.0) if zeros else Moved()  # type: ignore[arg-type]
 
 
 def _mean(node: fx.Node) -> nn.Module | None:

@@ -58,6 +58,18 @@ class Program:
     constants: frozenset[str] = frozenset()
 
 
+class NotFollowed(UsageError):
+    """Operations that are not known as the code of a model calls them; those of one pass may be (`exporting`)."""
+
+
+def not_followed(model: nn.Module, reason: object) -> NotFollowed:
+    return NotFollowed(
+        f"model ({type(model).__name__}): its operations cannot be traced ({reason}), and this method follows them "
+        "one by one. Expected gradients need only outputs and gradients: heatlas.explain(network, image, "
+        '"expected-gradients", reference=[control]); in a run set attribution.methods = ["expected-gradients"].'
+    )
+
+
 class LayerTracer(fx.Tracer):
     """Traces into everything except single layers."""
 
@@ -72,19 +84,20 @@ def trace(model: nn.Module) -> Program:
     """Record the operations of a model that takes one tensor of volumes and returns logits."""
     if isinstance(model, ops.KNOWN):
         model = nn.Sequential(model)
+    if getattr(model, "misread", False):
+        raise not_followed(model, "it takes another way through its code than for an image")
     try:
         tracer = LayerTracer()
         graph = tracer.trace(model)
     except Exception as error:  # fx passes on any error of the model's code
-        raise UsageError(
-            f"model ({type(model).__name__}): its operations cannot be traced ({error}), and this method follows them "
-            "one by one. Expected gradients need only outputs and gradients: heatlas.explain(network, image, "
-            '"expected-gradients", reference=[control]); in a run set attribution.methods = ["expected-gradients"].'
-        ) from error
+        raise not_followed(model, error) from error
     ops.with_parts(graph)
-    ops.with_open_attention(graph)
-    module = fx.GraphModule(tracer.root, graph)
-    modules = dict(model.named_modules(remove_duplicate=False))
+    return program_of(model, fx.GraphModule(tracer.root, graph), dict(model.named_modules(remove_duplicate=False)))
+
+
+def program_of(model: nn.Module, module: fx.GraphModule, modules: dict[str, nn.Module]) -> Program:
+    """The program of a graph whose nodes call `modules`, functions and methods."""
+    graph = module.graph
     sources = [node for node in graph.nodes if node.op == "placeholder"]
     results = [node.args[0] for node in graph.nodes if node.op == "output"]
     if len(sources) != 1 or not isinstance(results[0], fx.Node):
@@ -116,7 +129,9 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module], constants: frozense
     if node.op == "call_module":
         layer = modules[str(node.target)]
         layer = ops.Moved() if type(layer).__module__.startswith("einops.") else layer
-        return Operation(shown_name(str(node.target)), node, layer, tensors[:1])
+        joins = isinstance(layer, ops.Gate | ops.Concatenate)
+        read = tuple(argument.name for argument in ops.tensor_arguments(node)) if joins else tensors[:1]
+        return Operation(shown_name(str(node.target)), node, layer, read)
     module = ops.function_module(node, modules, constants)
     name = f"{_place(node)}{node.name}"
     if isinstance(module, ops.Gate):
@@ -187,14 +202,10 @@ def _split_after(program: Program, place: int) -> tuple[Layers, Layers]:
 def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
     """A network as two stages, up to the last value with several voxels and from there; one if there is no such value.
 
-    The network, in evaluation mode, runs once on a volume (1, C, D, H, W). Its layers are shared, not copied. A network
-    that cannot be traced is one stage.
+    The network, in evaluation mode, runs once on a volume (1, C, D, H, W). Its layers are shared, not copied.
     """
-    try:
-        program = _needed(trace(model))
-    except UsageError:
-        return (model,)
-    shapes = _shapes(program, volume)
+    program = _needed(trace(model))
+    shapes, answer = _shapes(program, volume)
 
     def has_voxels(operation: Operation) -> bool:  # and not patches or slices as a batch
         shape = shapes.get(operation.value, ())
@@ -205,6 +216,9 @@ def staged(model: nn.Module, volume: Tensor) -> tuple[nn.Module, ...]:
         if operation in placed and has_voxels(operation):
             before, after = _split_after(program, program.operations.index(operation))
             return _one(before), _one(after)
+    with torch.no_grad():
+        if not torch.allclose(answer, model(volume), rtol=1e-4, atol=1e-5):
+            raise not_followed(model, "it takes another way through its code than for an image")
     return (model,)
 
 
@@ -278,7 +292,8 @@ def is_in(operation: Operation, name: str) -> bool:
     return any(alias == name or alias.startswith(f"{name}.") for alias in names)
 
 
-def _shapes(program: Program, volume: Tensor) -> dict[str, tuple[int, ...]]:
+def _shapes(program: Program, volume: Tensor) -> tuple[dict[str, tuple[int, ...]], Tensor]:
+    """Shapes of all values of a program by name, and its answer."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     class _Shapes(fx.Interpreter):
@@ -289,8 +304,8 @@ def _shapes(program: Program, volume: Tensor) -> dict[str, tuple[int, ...]]:
             return value
 
     with torch.no_grad():
-        _Shapes(program.graph).run(volume)
-    return shapes
+        answer: Tensor = _Shapes(program.graph).run(volume)
+    return shapes, answer
 
 
 def _layers(program: Program, start: int, stop: int) -> Layers:
