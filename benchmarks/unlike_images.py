@@ -28,6 +28,7 @@ from heatlas.workflows.command_line import main
 REFUSED = "65: "
 FARTHER = 2.0
 """Robust standard deviations that an image must be farther off than the one it was made of, where that is unlike."""
+NO_NAME = r"(heatlas: )?(/\S*/)+"
 COLUMNS = ("kind", "said", "measures", "written")
 
 
@@ -76,7 +77,7 @@ def answer(kind: Kind, image: Path, out: Path, network: Path) -> dict[str, objec
         if "every unit failed" in line:  # the reason is in a table
             line += f" {pd.read_csv(next(out.rglob('failures.tsv')), sep=chr(9))['message'][0]}"
         written = out.is_dir() and any(out.iterdir())
-        return {"said": f"{code}: {re.sub(r'(heatlas: )?(/\S*/)+', '', line)}", "measures": "", "written": written}
+        return {"said": f"{code}: {re.sub(NO_NAME, '', line)}", "measures": "", "written": written}
     rows = pd.read_csv(out / "group" / "likeness.tsv", sep="\t").sort_values("distance", ascending=False)
     unlike = rows[rows["verdict"] == "unlike"].drop_duplicates("measure")
     far = unlike["distance"].fillna(float("inf"))  # of a measure with a limit of its own
