@@ -21,7 +21,7 @@ NETWORK = ROOT / "pipeline" / "models" / "carried" / "oasis1-age"
 RNG = np.random.default_rng
 FIT = ("dice", "covered", "scale", "affine_residual_mm", "template_correlation")
 LOOK = ("template_correlation", "white_minus_grey", "grey_minus_fluid", "region_distance")
-FOCAL = ("region_distance", "side", "template_correlation")
+FOCAL = ("region_distance", "side", "template_correlation", "one_sided_ml", "missing_ml")
 LIGHT = ("bright_end", "region_distance", "white_minus_grey", "grey_minus_fluid")
 
 
@@ -345,8 +345,8 @@ KINDS = [
     Kind("constant", "constant image", ("alike", "empty"), lambda d, p: d.head().on(np.ones_like)),
     Kind("noisy", "strong noise", ("detail",), lambda d, p: noisy(d.brain())),
     Kind("blurred", "strong blur", ("detail",), lambda d, p: d.brain().on(lambda v: ndimage.gaussian_filter(v, 3))),
-    Kind("moved", "movement during the scan", ("detail", *LOOK), lambda d, p: d.head().on(moved)),
-    Kind("ghost", "ghosts at half the field of view", ("detail", *LOOK, *FIT),
+    Kind("moved", "movement during the scan", ("detail", "bright_air", *LOOK), lambda d, p: d.head().on(moved)),
+    Kind("ghost", "ghosts at half the field of view", ("detail", "bright_air", *LOOK, *FIT),
          lambda d, p: d.head().on(lambda v: v + 0.4 * np.roll(v, v.shape[1] // 2, 1))),
     Kind("no_top", "truncated above", FIT, lambda d, p: cropped(d.brain(), 0, 0.65)),
     Kind("half", "half a head", (*FIT, "brain"), lambda d, p: cropped(d.head(), 0, 0.5, 0)),
@@ -375,7 +375,7 @@ KINDS = [
     Kind("truncated", "truncated file", ("truncated",), lambda d, p: cut_file(d.brain(), p)),
     Kind("wrapped", "bright voxels wrapped to negative ones", (*LOOK, *FIT, "negative", "brain"),
          lambda d, p: d.brain().on(lambda v: v * 32767 / np.percentile(v[v > 0], 70)).write(p, np.int16)),
-    Kind("too_tight", "skull-strip 8 mm too tight", FIT,
+    Kind("too_tight", "skull-strip 8 mm too tight", (*FIT, "bright_rim"),
          lambda d, p: d.brain().on(lambda v: v * ndimage.binary_erosion(v > 0, iterations=8))),
     Kind("skull_left", "head under the name of a brain", (*FIT, "litres"),
          lambda d, p: d.head().write(p.with_name("sub-x_desc-brain_T1w.nii.gz"))),

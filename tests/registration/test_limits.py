@@ -7,13 +7,7 @@ import pytest
 
 from heatlas.pipeline.registration.quality import sides
 from heatlas.pipeline.registration.quality.likeness import LIMITED, places_among
-from heatlas.pipeline.registration.quality.limits import (
-    agreement,
-    bright_air,
-    bright_rim,
-    fine_pattern,
-    missing_ml,
-)
+from heatlas.pipeline.registration.quality.limits import agreement, bright_air, bright_rim, fine_pattern, missing_ml
 
 MM = 4.0
 PLACES = np.indices((40, 40, 40)) - 19.5
@@ -32,13 +26,13 @@ def test_a_part_that_was_cut_out_is_measured_and_the_rim_does_not_count() -> Non
 
 
 def test_the_rim_of_a_brain_is_dark_unless_it_was_cut_away() -> None:
-    tones = np.select([DEPTH > 5, DEPTH > 2], [0.9, 1.0], 0.2)  # fluid, white matter, and what lies deep
+    tones = np.select([DEPTH > 4, DEPTH > 2], [0.9, 1.0], 0.2)  # fluid, white matter, and what lies deep
 
     whole = bright_rim(tones, MASK, np.full(3, 2.0))
     tight = bright_rim(tones, DEPTH > 2, np.full(3, 2.0))
 
-    assert whole == 0
-    assert tight == 1
+    assert whole < 0.1
+    assert tight > 0.9
 
 
 def test_air_is_bright_where_half_of_it_holds_a_ghost() -> None:
@@ -51,7 +45,7 @@ def test_air_is_bright_where_half_of_it_holds_a_ghost() -> None:
 
     assert bright_air(wide[0], to_voxels, MASK, AFFINE) == 0
     assert bright_air(wide[1], to_voxels, MASK, AFFINE) == pytest.approx(0.5, abs=0.02)
-    assert np.isnan(bright_air(head[6:34, 6:34, 6:34], np.linalg.inv(AFFINE), MASK, AFFINE))
+    assert np.isnan(bright_air(head[10:30, 10:30, 10:30], np.linalg.inv(AFFINE), MASK, AFFINE))
 
 
 def test_two_scans_of_one_person_agree_and_those_of_two_do_not() -> None:
@@ -59,7 +53,7 @@ def test_two_scans_of_one_person_agree_and_those_of_two_do_not() -> None:
     template, people = draw.normal(size=(2, *MASK.shape)).astype(np.float32), draw.normal(size=(2, *MASK.shape))
     scans = [template[0] + one + 0.3 * draw.normal(size=MASK.shape) for one in (people[0], people[1], people[0])]
     patterns = np.stack([fine_pattern(5 * scan + 100, MASK, MM) for scan in scans])
-    mean = fine_pattern(template[0], MASK, MM)
+    mean = fine_pattern(5 * template[0] + 100, MASK, MM)
 
     found, whose = agreement(patterns, mean, ["a", "b", "c"])
     alone, _ = agreement(patterns, mean, ["a", "a", "a"])

@@ -51,15 +51,12 @@ def bright_air(values: np.ndarray, to_voxels: np.ndarray, mask: np.ndarray, affi
     wider = np.pad(mask, round(40 / voxel_mm))
     affine = affine @ np.block([[np.eye(3), np.full((3, 1), -float(round(40 / voxel_mm)))], [np.eye(4)[3:]]])
     away = scipy.ndimage.distance_transform_edt(~wider) * voxel_mm
-    air, brain = (_seen(values, np.argwhere(one), to_voxels @ affine) for one in (away > AIR_MM, wider))
-    above = _seen(values, _above(np.argwhere(away > AIR_MM), affine), to_voxels @ affine)
-    if len(above) < 0.1 * max(len(air), 1) or not (brain > 0).any():
+    air = np.argwhere(away > AIR_MM)
+    air = air[air @ affine[2, :3] + affine[2, 3] >= 0]
+    beside, brain = (_seen(values, points, to_voxels @ affine) for points in (air, np.argwhere(wider)))
+    if len(beside) < 0.1 * len(air) or not (brain > 0).any():
         return float("nan")
-    return float(np.mean(above > AIR_LEVEL * np.median(brain[brain > 0])))
-
-
-def _above(voxels: np.ndarray, affine: np.ndarray) -> np.ndarray:
-    return voxels[voxels @ affine[2, :3] + affine[2, 3] >= 0]
+    return float(np.mean(beside > AIR_LEVEL * np.median(brain[brain > 0])))
 
 
 def _seen(values: np.ndarray, points: np.ndarray, to_voxels: np.ndarray) -> np.ndarray:
