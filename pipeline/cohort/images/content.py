@@ -3,7 +3,7 @@
 A scan has noise, so neighbours differ; it is a magnitude, so it has no sign; and few of its voxels are as bright as the
 brightest. Label maps, tissue probabilities and statistical maps lack one of these. Limits were set before an image that
 is none was tried, far from what 35 scans of heads and brains have (0.9 to 2 mm, 8 and 16 bits): at most 0.13 of
-neighbours alike, 0.01 of voxels nearly as bright as the brightest, nothing negative, and no second body.
+neighbours alike, 0.007 of voxels as bright as the brightest, nothing negative, and no second body.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MIN_GREY_VALUES = 16
 MOST_ALIKE = 0.6
 """Share of neighbours with the same value; a scan of which each voxel was doubled has 0.5."""
 MOST_BRIGHTEST = 0.1
-"""Share of the voxels of the body, which are those above 2 % of the largest value, within 5 % of that value."""
+"""Share of the voxels of the body, which are those above 2 % of the largest value, within 1 % of that value."""
 MOST_NEGATIVE = 0.05
 """Sum below 0 as a share of that above: interpolation undershoots by less."""
 MOST_OF_ANOTHER = 0.25
@@ -71,7 +71,7 @@ def content_problem(values: np.ndarray) -> str | None:
     if share_alike(values, inside) > MOST_ALIKE:
         return "neighbouring voxels have the same value, as in a label map or a mask"
     body = values[values > 0.02 * values.max()]
-    if np.mean(body >= 0.95 * values.max()) > MOST_BRIGHTEST:
+    if np.mean(body >= 0.99 * values.max()) > MOST_BRIGHTEST:
         return "many voxels have its highest value: a tissue probability, a mask, or a saturated scan"
     if np.mean(~inside) > _LEAST_OUTSIDE and _second_body(inside) > MOST_OF_ANOTHER:
         return "two separate bodies of similar size, where one head or brain is needed"
