@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 from statistics import median
 
 import torch

@@ -2,15 +2,14 @@
 
     python benchmarks/unlike_images.py ../shared/data OUT --page docs/benchmarks/unlike_images.md
 
-OUT gets images and answers; a kind with an answer is not repeated, ``--only`` names kinds, and
-``--draw 2`` makes them of other people. An image is said to be
-unlike if it is refused in one line with nothing written, or if a measure of ``likeness.tsv`` that fits what is wrong
-with it is unlike, and not as much so in the ordinary image that it was made of. Images are made by `unlike_kinds`.
+OUT gets images and answers; a kind with an answer is not repeated, ``--only`` names kinds, and ``--draw 2`` makes them
+of other people. An image is said to be unlike if it is refused in one line with nothing written, or if a measure of
+``likeness.tsv`` that fits what is wrong with it is unlike, and not as much so in the ordinary image that it was made
+of. Images are made by `unlike_kinds`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 import shutil
@@ -23,10 +22,10 @@ import pandas as pd
 from harness import arguments_of, kept_rows, replaced, show_page, table
 from unlike_kinds import BYTE, CONTROLS, KINDS, LEARNED, NETWORK, NEWER, Data, Kind, Picture
 
+from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.workflows.command_line import main
 
-REFUSED = 65
-METHOD, OTHER = "gradient", "other reason"
+REFUSED = "65: "
 FARTHER = 2.0
 """Robust standard deviations that an image must be farther off than the one it was made of, where that is unlike."""
 NO_NAME = r"(heatlas: )?(/\S*/)+"
@@ -35,17 +34,12 @@ COLUMNS = ("kind", "said", "measures", "written")
 
 def made(kind: Kind, data: Data, folder: Path) -> Path:
     """The image of a kind; it is alone in its folder, since what stands beside an image may belong to it."""
-    folder = folder / kind.name
     if not folder.is_dir():
         folder.mkdir(parents=True)
         picture = kind.make(data, folder / f"{kind.name}.nii.gz")
         if isinstance(picture, Picture):
             picture.write(folder / f"{kind.name}.nii.gz")
     return next(folder.iterdir())
-
-
-def digest_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def exported(folder: Path, change: str = "") -> Path:
@@ -57,9 +51,9 @@ def exported(folder: Path, change: str = "") -> Path:
         return folder
     shutil.copytree(NETWORK, folder)
     config, facts = folder / "configs/config.toml", folder / "configs/metadata.json"
-    before = digest_of(config)
-    config.write_text(re.sub(r"(?m)^methods = .*", f'methods = ["{METHOD}"]', config.read_text()))
-    text = facts.read_text().replace(before, digest_of(config))
+    before = file_digest(config)
+    config.write_text(re.sub(r"(?m)^methods = .*", 'methods = ["gradient"]', config.read_text()))
+    text = facts.read_text().replace(before, file_digest(config))
     if change == NEWER:
         text = re.sub(r'("format": )(\d+)', lambda found: f"{found[1]}{int(found[2]) + 1}", text)
     facts.write_text(text)
@@ -84,9 +78,10 @@ def answer(kind: Kind, image: Path, out: Path, network: Path) -> dict[str, objec
             line += f" {pd.read_csv(next(out.rglob('failures.tsv')), sep=chr(9))['message'][0]}"
         written = out.is_dir() and any(out.iterdir())
         return {"said": f"{code}: {re.sub(NO_NAME, '', line)}", "measures": "", "written": written}
-    rows = pd.read_csv(out / "group" / "likeness.tsv", sep="\t")
-    unlike = rows[rows["verdict"] == "unlike"].sort_values("distance", ascending=False)
-    measures = ",".join(f"{name} {far:.1f}" for name, far in zip(unlike["measure"], unlike["distance"], strict=True))
+    rows = pd.read_csv(out / "group" / "likeness.tsv", sep="\t").sort_values("distance", ascending=False)
+    unlike = rows[rows["verdict"] == "unlike"].drop_duplicates("measure")
+    far = unlike["distance"].fillna(float("inf"))  # of a measure with a limit of its own
+    measures = ",".join(f"{name} {one:.1f}" for name, one in zip(unlike["measure"], far, strict=True))
     return {"said": "unlike" if measures else "alike", "measures": measures, "written": True}
 
 
@@ -101,15 +96,14 @@ def verdict(kind: Kind, row: Mapping[str, Any], unchanged: Mapping[str, float]) 
     said = str(row["said"])
     if not kind.fits:
         return "right" if said == "alike" else "false alarm"
-    if said == "alike" or (said[0].isdigit() and not said.startswith(str(REFUSED))):
-        return "missed"
+    late = ""
     if said[0].isdigit():
-        late = ", late" if row["written"] else ""
-        return ("right" if any(word in said for word in kind.fits) else OTHER) + late
-    new = [name for name, far in distances(row).items() if far > unchanged.get(name, 0) + FARTHER]
-    if not new:
-        return "missed"
-    return "right" if set(new) & set(kind.fits) else OTHER
+        fits, late = any(word in said for word in kind.fits), ", late" if row["written"] else ""
+        found = said.startswith(REFUSED)
+    else:
+        new = {name for name, far in distances(row).items() if far > unchanged.get(name, 0) + FARTHER}
+        fits, found = bool(new & set(kind.fits)), bool(new)
+    return ("right" if fits else "other reason") + late if found else "missed"
 
 
 def lines_of(rows: pd.DataFrame, data: Data) -> list[str]:
@@ -120,8 +114,8 @@ def lines_of(rows: pd.DataFrame, data: Data) -> list[str]:
         for kind in kinds:
             if row := found.get(kind.name):
                 unchanged = distances(found.get(data.unchanged(kind.name), {"measures": ""}))
-                said = str(row["measures"]).replace(",", ", ") or str(row["said"]).removeprefix(f"{REFUSED}: ")
-                cells.append((kind.words, said.replace("|", "/"), verdict(kind, row, unchanged)))
+                said = str(row["measures"]).replace(",", ", ").replace(" inf", "") or str(row["said"])
+                cells.append((kind.words, said.removeprefix(REFUSED).replace("|", "/"), verdict(kind, row, unchanged)))
         lines += [*table([f"{heading} ({len(cells)})", "what was said", "verdict"], cells), ""]
         print(pd.Series([cell[2] for cell in cells], dtype=str).value_counts().to_dict())
     return lines
@@ -133,7 +127,7 @@ def measure() -> None:
     for kind in [*KINDS, *CONTROLS]:
         wanted = kind.name in given.only if given.only else kind.name not in set(kept_rows(answers, COLUMNS)["kind"])
         if wanted:
-            image = made(kind, data, given.out / "images")
+            image = made(kind, data, given.out / "images" / kind.name)
             change = kind.name if kind.name in (BYTE, NEWER) else ""
             networks, out = exported(given.out / f"networks{change}", change), given.out / "answers" / kind.name
             row = {"kind": kind.name, **answer(kind, image, out, networks)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import shutil
 import subprocess
 import zipfile
@@ -22,7 +21,7 @@ NETWORK = ROOT / "pipeline" / "models" / "carried" / "oasis1-age"
 RNG = np.random.default_rng
 FIT = ("dice", "covered", "scale", "affine_residual_mm", "template_correlation")
 LOOK = ("template_correlation", "white_minus_grey", "grey_minus_fluid", "region_distance")
-FOCAL = ("region_distance", "side", "template_correlation")
+FOCAL = ("region_distance", "side", "template_correlation", "one_sided_ml", "missing_ml")
 LIGHT = ("bright_end", "region_distance", "white_minus_grey", "grey_minus_fluid")
 
 
@@ -65,6 +64,9 @@ class Picture:
     def ball(self, centre: tuple[float, float, float], radius: float) -> np.ndarray:
         away = self.places() - np.array(centre)[:, None, None, None]
         return np.asarray((np.sqrt((away**2).sum(0)) < radius) & (self.data > 0))
+
+    def with_ball(self, centre: tuple[float, float, float], radius: float, tone: float) -> Picture:
+        return self.filled(self.ball(centre, radius), tone)
 
     def toned(self, *tones: float) -> Picture:
         """Contrast of another sequence, from that of 0, fluid, grey and white matter and the brightest."""
@@ -152,7 +154,7 @@ def lesions(brain: Picture, tone: float, count: int = 14) -> Picture:
     for _ in range(count):
         side = draw.choice([-1, 1])
         centre = (side * draw.uniform(18, 30), draw.uniform(-45, 35), draw.uniform(5, 25))
-        brain = brain.filled(brain.ball(centre, draw.uniform(3, 7)), tone)
+        brain = brain.with_ball(centre, draw.uniform(3, 7), tone)
     return brain
 
 
@@ -160,12 +162,6 @@ def wide_ventricles(data: Data) -> Picture:
     brain, labels = data.brain(), data.labels().data
     near = ndimage.distance_transform_edt(~np.isin(labels, (51, 52))) < 14
     return brain.filled(near & ndimage.binary_erosion(brain.data > 0, iterations=12), 0.35)
-
-
-def wedge(brain: Picture) -> np.ndarray:
-    """The share of the middle cerebral artery, roughly: a cone from the middle to the right."""
-    x, y, z = brain.places()
-    return np.asarray((brain.data > 0) & (x > 15) & (np.hypot(y + 5, z - 10) < 0.7 * x))
 
 
 def tissue(data: Data, *labels: int) -> Picture:
@@ -197,25 +193,6 @@ def four_d(data: np.ndarray, path: Path, mm: float) -> None:
     nib.Nifti1Image(data, np.diag([mm, mm, mm, 1])).to_filename(path)  # type: ignore[no-untyped-call]
 
 
-def of_type(picture: Picture, path: Path, *names: str) -> None:
-    """The image in several numbers per voxel, as colours are stored."""
-    values = np.zeros(picture.data.shape, [(name, "u1") for name in names])
-    for name in names:
-        values[name] = np.clip(255 * picture.data / picture.levels[3], 0, 255)
-    nib.Nifti1Image(values, picture.affine).to_filename(path)  # type: ignore[no-untyped-call]
-
-
-def with_header(picture: Picture, path: Path, **fields: Any) -> None:
-    """Write an image as int16, then change its header as stored."""
-    picture.on(np.rint).write(path, np.int16)
-    stored = bytearray(gzip.decompress(path.read_bytes()))
-    header = np.frombuffer(stored, nib.Nifti1Header.template_dtype, 1)
-    header = header.copy()
-    for name, value in fields.items():
-        header[name] = value
-    path.write_bytes(gzip.compress(header.tobytes() + bytes(stored[348:])))
-
-
 def turned(picture: Picture, path: Path, axes: str) -> None:
     """The same voxels under a header that says other directions."""
     ornt = nib.orientations
@@ -236,12 +213,10 @@ def scaled(picture: Picture, factor: float) -> Picture:
     return Picture(picture.data, picture.affine @ np.diag([factor, factor, factor, 1]))
 
 
-def filled_ball(brain: Picture, centre: tuple[float, float, float], radius: float, tone: float) -> Picture:
-    return brain.filled(brain.ball(centre, radius), tone)
-
-
 def stroke(brain: Picture) -> Picture:
-    return brain.filled(wedge(brain), 0.35)
+    """Of a middle cerebral artery, roughly: a cone from the middle to the right."""
+    x, y, z = brain.places()
+    return brain.filled((brain.data > 0) & (x > 15) & (np.hypot(y + 5, z - 10) < 0.7 * x), 0.35)
 
 
 def resection(brain: Picture) -> Picture:
@@ -280,12 +255,15 @@ def cut_file(picture: Picture, path: Path) -> None:
 
 
 def two_scans(data: Data, folder: Path) -> None:
-    """A BIDS folder in which one session has images of two people under one name."""
-    (folder / "sub-x/anat").mkdir(parents=True)
+    """A BIDS folder in which the two sessions of one person have the names of two people."""
+    folder.mkdir()
     (folder / "dataset_description.json").write_text('{"Name": "two", "BIDSVersion": "1.10.0"}')
-    (folder / "participants.tsv").write_text("participant_id\tage\nsub-x\t50\n")
-    for run, who in enumerate(("1110", "1119"), start=1):
-        data.brain(who).write(folder / f"sub-x/anat/sub-x_run-{run}_T1w.nii.gz")
+    (folder / "participants.tsv").write_text("participant_id\tage\nsub-x\t30\nsub-y\t30\n")
+    later = sorted((data.root / "oasis1/younger").glob("sub-*/ses-2/anat/*_T1w.nii.gz"))[data.draw - 1]
+    earlier = next((later.parents[2] / "ses-1").rglob("*_T1w.nii.gz"))
+    for name, image in (("sub-x", earlier), ("sub-y", later)):
+        (folder / name / "anat").mkdir(parents=True)
+        shutil.copy(image, folder / name / "anat" / f"{name}_T1w.nii.gz")
 
 
 def coarse(data: Data) -> Picture:
@@ -345,12 +323,12 @@ KINDS = [
          lambda d, p: lesions(d.brain().toned(*FLAIR), 1.8)),
     Kind("pd", "proton density", LOOK, lambda d, p: d.brain().toned(*PD)),
     Kind("contrast", "contrast agent: bright vessels and sinus", LIGHT, lambda d, p: vessels(d.brain())),
-    Kind("tumour_dark", "cyst of 30 mm", FOCAL, lambda d, p: filled_ball(d.brain(), (-28, 20, 15), 15, 0.35)),
+    Kind("tumour_dark", "cyst of 30 mm", FOCAL, lambda d, p: d.brain().with_ball((-28, 20, 15), 15, 0.35)),
     Kind("tumour_bright", "enhancing tumour of 30 mm", (*FOCAL, "bright_end"),
-         lambda d, p: filled_ball(d.brain(), (28, -25, 20), 15, 1.8)),
+         lambda d, p: d.brain().with_ball((28, -25, 20), 15, 1.8)),
     Kind("stroke", "old stroke of a middle cerebral artery", FOCAL, lambda d, p: stroke(d.brain())),
     Kind("sclerosis", "14 dark lesions of white matter", FOCAL, lambda d, p: lesions(d.brain(), 0.5)),
-    Kind("lacune", "lacune of 8 mm", FOCAL, lambda d, p: filled_ball(d.brain(), (22, 10, 10), 4, 0.35)),
+    Kind("lacune", "lacune of 8 mm", FOCAL, lambda d, p: d.brain().with_ball((22, 10, 10), 4, 0.35)),
     Kind("hydrocephalus", "hydrocephalus", (*FOCAL, *FIT), lambda d, p: wide_ventricles(d)),
     Kind("resection", "resection of a temporal pole", (*FOCAL, "covered", "dice"), lambda d, p: resection(d.brain())),
     Kind("phantom", "uniform phantom", (*FIT, *LOOK, "detail"), lambda d, p: phantom(False)),
@@ -367,8 +345,8 @@ KINDS = [
     Kind("constant", "constant image", ("alike", "empty"), lambda d, p: d.head().on(np.ones_like)),
     Kind("noisy", "strong noise", ("detail",), lambda d, p: noisy(d.brain())),
     Kind("blurred", "strong blur", ("detail",), lambda d, p: d.brain().on(lambda v: ndimage.gaussian_filter(v, 3))),
-    Kind("moved", "movement during the scan", ("detail", *LOOK), lambda d, p: d.head().on(moved)),
-    Kind("ghost", "ghosts at half the field of view", ("detail", *LOOK, *FIT),
+    Kind("moved", "movement during the scan", ("detail", "bright_air", *LOOK), lambda d, p: d.head().on(moved)),
+    Kind("ghost", "ghosts at half the field of view", ("detail", "bright_air", *LOOK, *FIT),
          lambda d, p: d.head().on(lambda v: v + 0.4 * np.roll(v, v.shape[1] // 2, 1))),
     Kind("no_top", "truncated above", FIT, lambda d, p: cropped(d.brain(), 0, 0.65)),
     Kind("half", "half a head", (*FIT, "brain"), lambda d, p: cropped(d.head(), 0, 0.5, 0)),
@@ -388,32 +366,22 @@ KINDS = [
     Kind("template", "the template", ("template", "template_correlation"), lambda d, p: template(d)),
     Kind("mean", "mean of the controls", ("template", "detail"),
          lambda d, p: Picture.read(NETWORK / "reference/mean_controls.nii.gz")),
-    Kind("few_greys", "12 grey values", ("values",), lambda d, p: d.brain().on(lambda v: np.rint(11 * v / v.max()))),
-    Kind("colours", "colours", ("numbers",), lambda d, p: of_type(d.brain(), p, "R", "G", "B")),
     Kind("complex", "complex numbers", ("numbers",), lambda d, p: d.brain().write(p, np.complex64)),
     Kind("not_numbers", "voxels that are not numbers", ("NaN",),
          lambda d, p: d.brain().on(lambda v: np.where(v > np.percentile(v, 99.9), np.nan, v))),
-    Kind("infinite", "infinite voxels", ("infinite",),
-         lambda d, p: d.brain().on(lambda v: np.where(v > np.percentile(v, 99.99), np.inf, v))),
-    Kind("negative", "brain less its mean, half of it negative", (*LOOK, *FIT, "negative"),
-         lambda d, p: d.brain().on(lambda v: np.where(v > 0, v - v[v > 0].mean(), 0))),
     Kind("two_brains", "two brains side by side", (*FIT, "brain", "litres"),
          lambda d, p: d.brain().on(lambda v: np.concatenate([v, v], axis=0))),
-    Kind("empty", "empty file", ("empty",), lambda d, p: p.write_bytes(b"")),
     Kind("text", "text under the name of an image", ("readable",), lambda d, p: p.write_text("age,sex\n")),
     Kind("truncated", "truncated file", ("truncated",), lambda d, p: cut_file(d.brain(), p)),
     Kind("wrapped", "bright voxels wrapped to negative ones", (*LOOK, *FIT, "negative", "brain"),
          lambda d, p: d.brain().on(lambda v: v * 32767 / np.percentile(v[v > 0], 70)).write(p, np.int16)),
-    Kind("slope", "scale factor of the wrong sign", (*LOOK, "negative", "brain"),
-         lambda d, p: with_header(d.brain(), p, scl_slope=-1, scl_inter=0)),
-    Kind("too_tight", "skull-strip 8 mm too tight", FIT,
+    Kind("too_tight", "skull-strip 8 mm too tight", (*FIT, "bright_rim"),
          lambda d, p: d.brain().on(lambda v: v * ndimage.binary_erosion(v > 0, iterations=8))),
     Kind("skull_left", "head under the name of a brain", (*FIT, "litres"),
          lambda d, p: d.head().write(p.with_name("sub-x_desc-brain_T1w.nii.gz"))),
     Kind(LEARNED, "person whom the networks learned from", ("among the people",),
          lambda d, p: shutil.copy(one := d.of_oasis1("older", 5), p.with_name(one.name))),
-    Kind("two_scans", "two scans of one person", ("session", "person"),
-         lambda d, p: two_scans(d, p.parent / "dataset")),
+    Kind("two_scans", "two scans of one person", ("same_brain",), lambda d, p: two_scans(d, p.parent / "dataset")),
     Kind(BYTE, "export with a changed byte", ("SHA-256",), lambda d, p: d.brain()),
     Kind(NEWER, "export of a newer format", ("newer",), lambda d, p: d.brain()),
     Kind("skull_cut", "head without neck and face, as if stripped", FIT, lambda d, p: skull_cut(d.head(), p)),

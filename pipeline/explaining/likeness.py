@@ -7,8 +7,9 @@ spread of their regions, of their sides, and of what each network sees of people
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import nn
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_template
+from heatlas.pipeline.cohort.people.persons import same_person
 from heatlas.pipeline.cohort.people.splits import networks_for
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
@@ -38,11 +40,15 @@ from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel
+from heatlas.pipeline.registration.ants_transform import read_affine, read_values
+from heatlas.pipeline.registration.images.brain_extraction import nonzero_brain
+from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.likeness import (
     AS_FAR,
     FARTHEST,
     FEWEST,
     LIKENESS,
+    LIMITED,
     Anatomy,
     Norm,
     distances_of_controls,
@@ -54,7 +60,9 @@ from heatlas.pipeline.registration.quality.likeness import (
     region_means,
     side_of,
 )
-from heatlas.pipeline.registration.quality.sides import side_scores
+from heatlas.pipeline.registration.quality.limits import agreement, bright_air, bright_rim, fine_pattern, missing_ml
+from heatlas.pipeline.registration.quality.sides import one_sided_ml, side_scores
+from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
@@ -65,6 +73,7 @@ from heatlas.pipeline.run.tables import require_filled, require_numbers
 from heatlas.pipeline.run.work.jobs import run_step
 from heatlas.pipeline.training.given import networks_of_run
 
+_LOG = logging.getLogger(__name__)
 LIKENESS_TABLE = declared("likeness", FEWEST=FEWEST, FARTHEST=FARTHEST, AS_FAR=AS_FAR)
 CONTROL_VALUES_TABLE = declared("likeness_of_controls")
 CONTROL_NORMS_TABLE = declared("norms_of_likeness")
@@ -86,6 +95,7 @@ class Measured:
     regions: np.ndarray
     asymmetry: np.ndarray | None
     features: Features = field(default_factory=dict)
+    template: str = DEFAULT_TEMPLATE
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,8 @@ class ControlLikeness:
         known = self.sides is not None and scan.asymmetry is not None
         if known and self.sides.middle.shape == scan.asymmetry.shape:  # type: ignore[union-attr]
             values["side"] = side_of(scan.asymmetry, self.sides)  # type: ignore[arg-type]
+            away = (scan.asymmetry - self.sides.middle) / self.sides.spread  # type: ignore[union-attr,operator]
+            values["one_sided_ml"] = one_sided_ml(away, scan.template)
         values["feature_distance"] = feature_distance(scan.features, self.features)
         return places_among(values, self.values)
 
@@ -127,9 +139,14 @@ def measure_scan(
     values = intensity_measures(image, brain, anatomy)
     quality = read_json(files.quality, "Run the registration again.") if files.quality.is_file() else {}
     values |= {one.column: float(quality[one.column]) for one in LIKENESS if quality.get(one.column) is not None}
+    values["missing_ml"] = missing_ml(image, anatomy.mask, spec.resolution_mm)
     sides = np.load(files.asymmetry, allow_pickle=False) if files.asymmetry.is_file() else None
     return Measured(
-        values, region_means(image, brain, anatomy), sides, features_of(networks or {}, files, spec, device)
+        values,
+        region_means(image, brain, anatomy),
+        sides,
+        features_of(networks or {}, files, spec, device),
+        files.template,
     )
 
 
@@ -168,6 +185,61 @@ def _controls_in(pool: ReferencePool, config: Config) -> tuple[ScanFiles, ...]:
     )
 
 
+def measure_as_given(work: Work, scan: Scan, files: ScanFiles, anatomy: Anatomy) -> Mapping[str, float]:
+    """Measures of a scan on its own voxels: of a stripped one its rim, of a whole head also the air beside it.
+
+    Nothing of an image that came in template space, or that is there no more.
+    """
+    path = files.converted if files.converted.is_file() else work.input_root / scan.file
+    if not files.affine_transform.is_file() or not path.is_file():
+        return {}
+    image, quality = load_t1w(path), read_json(files.quality, "Run the registration again.")
+    mask, grid = anatomy.mask, configured_template(work.config.registration).grid
+    to_voxels = np.linalg.inv(image.affine) @ read_affine(files.affine_transform)
+    if quality.get("brain_extraction") == "stripped":
+        return {"bright_rim": bright_rim(image.data, nonzero_brain(image.data), np.array(image.grid.voxel_sizes_mm))}
+    return {"bright_air": bright_air(image.data, to_voxels, mask, grid.affine)}
+
+
+def same_brains(
+    scans: Sequence[Scan], files: Sequence[ScanFiles], controls: Sequence[ScanFiles], mean: Path | None,
+    spec: NetworkInput, anatomy: Anatomy,
+) -> np.ndarray:  # fmt: skip
+    """How far each scan agrees with that of another person; a line of the log names those who agree too far.
+
+    `mean`: of the controls, as an export has it; else it is that of `controls`.
+    """
+    if len(scans) < 2 or (mean is None and not controls):
+        return np.full(len(scans), np.nan)
+
+    def pattern(one: ScanFiles) -> np.ndarray:
+        image = from_network(read_network_volume(one, spec), spec)
+        return fine_pattern(image, anatomy.mask, spec.resolution_mm)
+
+    if mean is not None:
+        common = fine_pattern(read_values(mean), anatomy.mask, spec.resolution_mm)
+    else:
+        common = np.mean([pattern(one) for one in controls], axis=0)
+        common = common / (float(np.linalg.norm(common)) or 1.0)
+    people = {
+        name: first for first, names in same_person(one.participant_id for one in scans).items() for name in names
+    }
+    found, whose = agreement(
+        np.stack([pattern(one) for one in files]), common, [people[one.participant_id] for one in scans]
+    )
+    for scan, alike, other in zip(scans, found, whose, strict=True):
+        if alike > LIMITED["same_brain"]:
+            _LOG.warning(
+                f"{scan.name} and {scans[other].name} agree as two scans of one person do (correlation {alike:.2f}); "
+                "is one person there twice?"
+            )
+    return found
+
+
+def with_values(scan: Measured, values: Mapping[str, float]) -> Measured:
+    return replace(scan, values={**scan.values, **values})
+
+
 def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
     """Write ``likeness.tsv``, of scans that networks of another run or export were applied to; True if it was made."""
     layout, config, folder = work.layout, work.config, Path(work.config.training.networks_of)
@@ -189,15 +261,19 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
             measured = [measure_scan(one, spec, anatomy) for one in controls]
             reference = likeness_of_controls(measured, unseen_people(networks, unseen, str(folder), device))
         members = {int(one.description["fold"]): named_members(one) for one in networks if reference.features}
+        values = [dict(measure_as_given(work, scan, one, anatomy)) for scan, one in zip(scans, files, strict=True)]
+        mean = bundle.layout.mean_controls if bundle else None
+        for value, alike in zip(values, same_brains(scans, files, controls, mean, spec, anatomy), strict=True):
+            value["same_brain"] = alike
         of_person, rows = networks_for([scan.participant_id for scan in scans], work.split), list[list[Any]]()
-        for scan, one in zip(scans, files, strict=True):
+        for scan, one, given in zip(scans, files, values, strict=True):
             asked = {
                 key: value for index in of_person[scan.participant_id] for key, value in members.get(index, {}).items()
             }
             rows += [
                 [scan.participant_id, scan.session_id, scan.scan_id, place.measure, place.value, place.median,
                  place.distance, place.beyond, place.controls, place.p, "unlike" if place.unlike else "alike"]
-                for place in reference.places(measure_scan(one, spec, anatomy, asked, device))
+                for place in reference.places(with_values(measure_scan(one, spec, anatomy, asked, device), given))
             ]  # fmt: skip
         if not rows:
             LIKENESS_TABLE.remove(layout)
@@ -206,7 +282,8 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
 
     settings = [config.registration, config.regions.atlas, [scan.scan_id for scan in scans]]
     return run_step(
-        layout, "likeness", [*seen, *kept], settings, [measure_scan, places_among, *code_of(config.model)], write,
+        layout, "likeness", [*seen, *kept], settings,
+        [measure_scan, measure_as_given, places_among, *code_of(config.model)], write,
         work.digests,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from heatlas.pipeline.registration.quality.likeness import AS_FAR, FARTHEST, LIKENESS
+from heatlas.pipeline.registration.quality.likeness import AS_FAR, FARTHEST, LIKENESS, LIMITED
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import in_two
 from heatlas.reports.frame.tables import page_table, worded_columns
@@ -55,7 +55,14 @@ def _reason(row: Mapping[Any, Any]) -> str:
     """What is unlike: what the scan may be, and how far it lies from the controls."""
     name = str(row["measure"])
     far = f"{fixed(row['distance'], 1)} robust SD from {number(row['controls'])} controls"
+    if name in LIMITED:
+        far = f"{number(row['value'])}, limit {number(LIMITED[name])}"
     return f"{WORDS.all['short'][name]}: {WORDS.all['may_be'][name]} ({far})"
+
+
+def _beside(row: Mapping[Any, Any]) -> str:
+    name = str(row["measure"])
+    return f"limit {number(LIMITED[name])}" if name in LIMITED else f"controls {number(row['median'])}"
 
 
 def likeness_chart(rows: pd.DataFrame) -> Markup | None:
@@ -66,7 +73,7 @@ def likeness_chart(rows: pd.DataFrame) -> Markup | None:
     shown = [
         ScoreRow(
             WORDS.all["short"][str(row["measure"])], None, float(row["distance"]),
-            f"{number(row['value'])}, controls {number(row['median'])}",
+            f"{number(row['value'])}, {_beside(row)}",
         )
         for row in ordered.to_dict("records")
     ]  # fmt: skip
@@ -78,7 +85,10 @@ def likeness_chart(rows: pd.DataFrame) -> Markup | None:
 def _likeness_table(rows: pd.DataFrame) -> Any:
     named = rows.assign(
         measure=rows["measure"].map(lambda name: _MEASURES[str(name)].words),
-        place=[f"{a:.0f} of {n:.0f}" for a, n in zip(rows["as_far"], rows["controls"], strict=True)],
+        place=[
+            f"{row['as_far']:.0f} of {row['controls']:.0f}" if row["controls"] else _beside(row)
+            for row in rows.to_dict("records")
+        ],
     )
     return page_table(
         named, worded_columns(WORDS, "table"), WORDS.say("table_caption", FARTHEST=FARTHEST, AS_FAR=AS_FAR)

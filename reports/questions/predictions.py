@@ -133,7 +133,7 @@ def learning_of(run: RunRecord) -> Learning | None:
         return None
     if kind == NUMBER and not rows["ci_low"]["r2"] > 0 and "r" in rows.index and rows["ci_low"]["r"] > 0:
         name = "r"
-    row, rivals = rows.loc[name], rivals_of(run)
+    row, rivals = rows[rows["metric"] == name].iloc[0], rivals_of(run)
     chance = 0.0 if kind == NUMBER else 1 / len(run.task.outputs)
     span = interval(row["ci_low"], row["ci_high"], 2, run.config.statistics.confidence)
     words = {"r2": "measured_number", "r": "measured_order"}.get(name, "measured")

@@ -21,7 +21,7 @@ MIN_GREY_VALUES = 16
 MOST_ALIKE = 0.6
 """Share of neighbours with the same value; a scan of which each voxel was doubled has 0.5."""
 MOST_BRIGHTEST = 0.1
-"""Share of the voxels of the body within 1 % of the largest value."""
+"""Share of the voxels of the body, which are those above 2 % of the largest value, within 1 % of that value."""
 MOST_NEGATIVE = 0.05
 """Sum below 0 as a share of that above: interpolation undershoots by less."""
 MOST_OF_ANOTHER = 0.25
@@ -70,7 +70,8 @@ def content_problem(values: np.ndarray) -> str | None:
         )
     if share_alike(values, inside) > MOST_ALIKE:
         return "neighbouring voxels have the same value, as in a label map or a mask"
-    if np.mean(values[inside] >= 0.99 * values.max()) > MOST_BRIGHTEST:
+    body = values[values > 0.02 * values.max()]
+    if np.mean(body >= 0.99 * values.max()) > MOST_BRIGHTEST:
         return "many voxels have its highest value: a tissue probability, a mask, or a saturated scan"
     if np.mean(~inside) > _LEAST_OUTSIDE and _second_body(inside) > MOST_OF_ANOTHER:
         return "two separate bodies of similar size, where one head or brain is needed"

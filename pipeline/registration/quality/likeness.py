@@ -10,7 +10,8 @@ images, `dark_ml`, `AS_FAR` (none before), the sizes of adults, and a larger sma
 ordinary images of 1 mm are sharper than those of 2 mm; docs/benchmarks/unlike_images.md says what was tried when.
 The place of a scan is p = (b + 1) / (m + 1), where b of m controls lie at least as far on the bad side.
 
-No measure knows anatomy: a lesion, or a disease that the network has not seen, may well be alike.
+No measure knows anatomy: a lesion that is small or on both sides, or a disease that the network has not seen, may well
+be alike.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import scipy.ndimage
 
 from heatlas.pipeline.registration.quality.measures import correlation
-from heatlas.pipeline.registration.quality.outliers import ROBUST_SD, QualityMeasure
+from heatlas.pipeline.registration.quality.outliers import MEASURES, ROBUST_SD, QualityMeasure
 
 FARTHEST = 4.0
 """Robust standard deviations from the median of the controls beyond which a scan may be unlike them."""
@@ -31,12 +32,13 @@ AS_FAR = 0.02
 """Share of the controls that may lie as far as a scan that is unlike."""
 FEWEST = 10
 """With fewer controls nothing is said."""
+_OF_REGISTRATION = {measure.column: measure for measure in MEASURES}
 LIKENESS = (
     QualityMeasure("dice", "overlap of its brain with that of the template", "low", 0.02),
     QualityMeasure("covered", "share of the template's brain that it fills", "low", 0.02),
     QualityMeasure("affine_residual_mm", "deformation onto the template, in mm", "high", 0.5),
-    QualityMeasure("scale", "size of the head", "both", 0.02, low=0.75, high=1.2),
-    QualityMeasure("dark_ml", "dark as a lesion (ml)", "high", 0.7, ratio=True),
+    _OF_REGISTRATION["scale"],
+    _OF_REGISTRATION["dark_ml"],
     QualityMeasure("side", "asymmetry of left and right", "low", 0.1),
     QualityMeasure("template_correlation", "correlation with the template", "low", 0.025),
     QualityMeasure("white_minus_grey", "contrast of white and grey matter", "both", 0.02),
@@ -45,11 +47,17 @@ LIKENESS = (
     QualityMeasure("detail", "fine detail, of blur or noise", "both", 0.05),
     QualityMeasure("region_distance", "intensities of the regions", "high", 0.3),
     QualityMeasure("feature_distance", "features of the networks", "high", 0.1),
+    QualityMeasure("one_sided_ml", "part in which left and right differ (ml)", "high", 0.0, high=9.0),
+    QualityMeasure("missing_ml", "part of the brain that is 0 (ml)", "high", 0.0, high=40.0),
+    QualityMeasure("bright_rim", "bright share of the outer 4 mm", "high", 0.0, high=0.25),
+    QualityMeasure("bright_air", "bright share of the air beside the head", "high", 0.0, high=0.05),
+    QualityMeasure("same_brain", "agreement with another person's brain", "high", 0.0, high=0.6),
 )
 """What is compared. `dice`, `affine_residual_mm`, `scale` and `dark_ml` are numbers of the registration, and
 `feature_distance` is of `pipeline.explaining.features`. Its smallest spread is a third of that of `region_distance`,
 since two thirds of the features of networks of the demo are silent in everyone; nothing else of it was set after a look
-at data."""
+at data. The last five have limits of their own, and `median` and `beyond` are of no control (`.limits`, `.sides`)."""
+LIMITED = {measure.column: measure.high for measure in LIKENESS[-5:]}
 _WORDS = {measure.column: measure.words for measure in LIKENESS}
 
 
@@ -207,6 +215,9 @@ def place_among(value: float, controls: Sequence[float], measure: QualityMeasure
     >>> place_among(3.0, [1.0, 2.0, 3.0, 4.0, 5.0], size).beyond
     5
     """
+    if measure.column in LIMITED and np.isfinite(value):  # on a scale on which the limit is where others have theirs
+        far = FARTHEST * value / measure.high
+        return Place(measure.column, float(value), float("nan"), far, 0, 0, value > measure.high)
     known = np.asarray([one for one in controls if np.isfinite(one)], dtype=float)
     if not np.isfinite(value) or not len(known):
         return None
@@ -232,5 +243,5 @@ def places_among(values: Mapping[str, float], controls: Mapping[str, Sequence[fl
         place_among(values.get(measure.column, np.nan), controls.get(measure.column, ()), measure)
         for measure in LIKENESS
     ]
-    known = [place for place in found if place is not None and place.controls >= FEWEST]
+    known = [place for place in found if place is not None and (place.controls >= FEWEST or place.measure in LIMITED)]
     return sorted(known, key=lambda place: (not place.unlike, -place.distance))

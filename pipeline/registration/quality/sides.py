@@ -23,6 +23,7 @@ import scipy.ndimage
 from heatlas.atlases.spaces import Grid, template_grid
 from heatlas.atlases.templates import brain_box, load_template, span_of, template_on
 from heatlas.pipeline.registration.ants_transform import Volume, on_grid, read_displacement
+from heatlas.pipeline.registration.quality.limits import largest_part
 from heatlas.pipeline.registration.quality.outliers import MIN_COHORT
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 
@@ -39,6 +40,8 @@ MIRRORED_SCORE = -0.05
 """Scores below it are named: see docs/registration.md."""
 SMALLEST_MEDIAN = 0.1
 """Median of the scores below which the scans have no asymmetry in common."""
+ONE_SIDED = 5.0
+"""Standard deviations of controls beyond which the sides differ as of a lesion (`one_sided_ml`)."""
 ROUNDS = 2
 """How often mirrored scans are turned round."""
 DIVIDED_SHARE = 0.25
@@ -115,6 +118,23 @@ def _difference(values: np.ndarray, halves: Halves, plane: np.ndarray) -> np.nda
         voxels = (there - halves.affine[:3, 3:]) / np.diag(halves.affine)[:3, None]
         sides.append(scipy.ndimage.map_coordinates(values, voxels, order=1, output=np.float64))
     return np.asarray(sides[0] - sides[1])
+
+
+def one_sided_ml(distances: np.ndarray, template: str) -> float:
+    """Largest connected part, in ml, in which the sides differ more than `ONE_SIDED` standard deviations of controls.
+
+    `distances`: (P,), an `asymmetry` less the mean of controls, each point divided by its spread.
+    """
+    halves = _halves(template)
+    if distances.shape != (len(halves.points),):
+        return float("nan")
+    voxels = np.rint((halves.points - halves.affine[:3, 3]) / np.diag(halves.affine)[:3]).astype(int)
+    sizes = []
+    for sign in (1, -1):
+        there = np.zeros(halves.mask.shape, bool)
+        there[tuple(voxels.T)] = sign * distances > ONE_SIDED
+        sizes.append(largest_part(there))
+    return max(sizes) * VOXEL_MM**3 * 1e-3
 
 
 def side_scores(asymmetries: Sequence[np.ndarray], signs: np.ndarray | None = None) -> np.ndarray:
