@@ -117,7 +117,7 @@ class ControlLikeness:
         known = self.sides is not None and scan.asymmetry is not None
         if known and self.sides.middle.shape == scan.asymmetry.shape:  # type: ignore[union-attr]
             values["side"] = side_of(scan.asymmetry, self.sides)  # type: ignore[arg-type]
-            away = (scan.asymmetry - self.sides.middle) / self.sides.spread  # type: ignore[union-attr,operator]
+            away = (scan.asymmetry - self.sides.middle) / self.sides.spread  # type: ignore[union-attr]
             values["one_sided_ml"] = one_sided_ml(away, scan.template)
         values["feature_distance"] = feature_distance(scan.features, self.features)
         return places_among(values, self.values)

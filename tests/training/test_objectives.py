@@ -6,6 +6,7 @@ import dataclasses
 import math
 from itertools import pairwise
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -482,7 +483,8 @@ def learning_trained(b: float, seed: int, steps: int) -> nn.Sequential:
     """A network trained as `trained_coda` trains CoDA networks."""
     torch.manual_seed(seed)
     draw = torch.Generator().manual_seed(100 + seed)
-    config = BcosSimpleConfig(channels=(16, 16, 16), strides=(1, 2, 1), b=b, max_out=2, norm="none", head="average", stem_kernel=3)
+    layers: dict[str, Any] = {"channels": (16, 16, 16), "strides": (1, 2, 1), "stem_kernel": 3, "head": "average"}
+    config = BcosSimpleConfig(**layers, b=b, max_out=2, norm="none")
     model = build_network(config, (SIDE,) * 3, CLASSES)
     calibrate(model, scenes(32, draw)[0])
     optimiser = torch.optim.Adam(model.parameters(), 1e-3)

@@ -95,7 +95,7 @@ class TransposedConvolution(Convolution):
     output_padding: tuple[int, ...] = (0, 0, 0)
 
     def by_output(self, weight: Tensor) -> Tensor:
-        grouped = weight.unflatten(0, (self.groups, -1))  # (group, input, output, k, k, k)
+        grouped = weight.reshape(self.groups, -1, *weight.shape[1:])  # (group, input, output, k, k, k)
         return grouped.transpose(1, 2).flatten(0, 1)
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:

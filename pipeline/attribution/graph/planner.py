@@ -299,8 +299,9 @@ SAME_MEMORY = (ops.Reshape, ops.Moved, nn.Flatten, nn.Identity, nn.Dropout, nn.D
 IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
 
 
-WRITTEN = (*WEIGHTED, *ops.ACTIVATIONS, *ops.NORMALISATIONS, nn.ConstantPad3d, nn.Softmax, nn.Upsample, *PRODUCTS)
-WRITTEN += (ops.AsCalled,)
+WRITTEN: tuple[type[nn.Module], ...] = (
+    *WEIGHTED, *ops.ACTIVATIONS, *ops.NORMALISATIONS, nn.ConstantPad3d, nn.Softmax, nn.Upsample, *PRODUCTS, ops.AsCalled
+)  # fmt: skip
 """What an export writes no otherwise than the code of a model."""
 
 

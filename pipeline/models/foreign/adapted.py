@@ -218,7 +218,11 @@ def _changed_state(before: nn.Module, after: nn.Module) -> str:
             if key in ("training", "inplace") or not isinstance(value, Tensor | int | float):
                 continue
             other = held.get(key)
-            if not (torch.equal(value, other) if isinstance(value, Tensor) else value == other):
+            if isinstance(value, Tensor):
+                same = isinstance(other, Tensor) and torch.equal(value, other)
+            else:
+                same = value == other
+            if not same:
                 return f"{name}.{key}".lstrip(".")
     return ""
 

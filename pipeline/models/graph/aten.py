@@ -244,7 +244,7 @@ class Written(GraphWriter):
         layer: nn.Module
         if turned:
             channels = weight.shape[0], weight.shape[1] * groups
-            layer = nn.ConvTranspose3d(*channels, *geometry, _three(extra, axes, 0), **options)
+            layer = nn.ConvTranspose3d(*channels, *geometry, output_padding=_three(extra, axes, 0), **options)
         else:
             layer = nn.Conv3d(weight.shape[1] * groups, weight.shape[0], *geometry, **options)
         return self._on_grid(_weighted(layer, weight=whole, bias=bias), x, axes)

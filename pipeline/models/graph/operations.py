@@ -51,8 +51,9 @@ DYNAMIC = (DynamicLinear, LogitLayer)
 """Layers of dynamic linear networks, which no rule looks into."""
 PIECEWISE_LINEAR = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.Hardtanh, nn.Hardsigmoid)
 """Activations whose chord has no slope that rounding could hurt."""
-SMOOTH = (nn.ELU, nn.CELU, nn.SELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Tanh, nn.Sigmoid)
-SMOOTH += (nn.Hardswish, nn.Mish, Elementwise)
+SMOOTH: tuple[type[nn.Module], ...] = (
+    nn.ELU, nn.CELU, nn.SELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Tanh, nn.Sigmoid, nn.Hardswish, nn.Mish, Elementwise
+)  # fmt: skip
 ACTIVATIONS = (*PIECEWISE_LINEAR, *SMOOTH)
 """Activations that change each value by itself."""
 NORMALISATIONS = (nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm)

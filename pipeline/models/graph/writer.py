@@ -97,7 +97,7 @@ class GraphWriter:
         if result is NotImplemented:
             options = {key: self._held(value) for key, value in kwargs.items()}
             called = ("call_function", node.target, self._held(tuple(args)), options, name)
-            result = self.placed(self._graph.create_node(*called))  # type: ignore[arg-type]
+            result = self.placed(self._graph.create_node(*called))
         first = result[0] if isinstance(result, tuple) else result
         if isinstance(first, fx.Node):
             self._shapes[first] = self.answer_shape
