@@ -100,7 +100,7 @@ class TransposedConvolution(Convolution):
 
     def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         settings = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
-        return F.conv_transpose3d(x, self.by_output(weight), None, *settings)  # type: ignore[arg-type]
+        return F.conv_transpose3d(x, self.by_output(weight), None, *settings)
 
     def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
         x = F.conv3d(y, self.by_output(weight), None, self.stride, self.padding, self.dilation, self.groups)

@@ -330,11 +330,11 @@ def require_known(operation: Operation, others: tuple[type[nn.Module], ...] = ()
     module = operation.module
     supported: tuple[type[nn.Module], ...] = (*ops.KNOWN, *(kind for kind in others if kind not in ops.KNOWN))
     kinds: tuple[type[nn.Module], ...] = (*supported, ops.Sum, ops.Concatenate, ops.Gate, ops.Reshape, ops.Moved)
-    kind = next((kind for kind in kinds if isinstance(module, kind)), None)
+    kind: type[nn.Module] | None = next((kind for kind in kinds if isinstance(module, kind)), None)
     if module is None or kind is None or type(module).forward is not kind.forward:
         named = ", ".join(kind.__name__ for kind in supported if kind.__module__ != ops.Sum.__module__)
-        known = next((kind for kind in WRITTEN if isinstance(module, kind)), None)
-        same = known is not None and type(module).forward is known.forward
+        known: type[nn.Module] | None = next((kind for kind in WRITTEN if isinstance(module, kind)), None)
+        same = module is not None and known is not None and type(module).forward is known.forward
         raise (UsageError if same else NotFollowed)(
             f"layer {labelled(operation)} has no rule in this method; known are {named}, sums, means, concatenation of "
             "channels, gates, and changes of shape. Methods that use only outputs and gradients take any network, such "

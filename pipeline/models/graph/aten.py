@@ -243,8 +243,8 @@ class Written(GraphWriter):
         geometry: Any = (whole.shape[2:], _three(stride, axes), sides)
         layer: nn.Module
         if turned:
-            channels = weight.shape[0], weight.shape[1] * groups
-            layer = nn.ConvTranspose3d(*channels, *geometry, output_padding=_three(extra, axes, 0), **options)
+            given: Any = (weight.shape[0], weight.shape[1] * groups, *geometry, _three(extra, axes, 0))
+            layer = nn.ConvTranspose3d(*given, **options)
         else:
             layer = nn.Conv3d(weight.shape[1] * groups, weight.shape[0], *geometry, **options)
         return self._on_grid(_weighted(layer, weight=whole, bias=bias), x, axes)
