@@ -76,7 +76,7 @@ def test_a_small_region_keeps_its_place_and_leads_nothing():
     found = leaders(run, means, "lrpB000", "density", 2)
     assert small_regions(run) == {"Optic chiasm": 9}
     assert found.regions == ("Hippocampus", "Thalamus")
-    assert "Optic chiasm (9 voxels, number 1)" in found.sentence
+    assert "optic chiasm (9 voxels, number 1)" in found.sentence
     assert leaders(run, means, "lrpB000", "sum", 1).regions == ("Optic chiasm",)
     assert leaders(run, means[["Optic chiasm"]], "lrpB000", "density", 2).regions == ("Optic chiasm",)
 
@@ -261,7 +261,7 @@ def test_norms_fit_by_the_scores_of_controls(beyond, shift, answer):
     found = NORMS.answered(record({"w_calibration": rows, "subtype_numbers": kinds}))
     assert found.answer.startswith(answer)
     centre, furthest = ("−0.25", "−0.50") if shift else ("−0.15", "−0.40")
-    assert f"their mean z is {centre} (0 if they fit), the largest of a region {furthest} (B)" in found.grounds
+    assert f"their mean z is {centre} (0 if they fit), the largest of a region {furthest} (b)" in found.grounds
     assert "No subtypes: one group fits better than 2 to 3 (n = 15 of AD" in found.grounds
 
 
@@ -279,7 +279,7 @@ def test_sites_are_told_before_and_after_harmonisation():
     assert "in spread 1 of 1 region with a corrected p (family-wise, largest statistic) below 0.05" in found.grounds
     others = rows[:1].assign(source="lrpB100", p_fwe_before=0.044, p_fwe_after=0.024)
     beside = HARMONISATION.answered(record({"site_effects": pd.concat([rows, others])})).answer
-    assert "Other maps: in 1 region, corrected map by map (clearest: LRP β=1, Cuneus" in beside
+    assert "Other maps: in 1 region, corrected map by map (clearest: LRP β=1, cuneus" in beside
     assert "family-wise p\xa0=\xa00.044 before, p\xa0=\xa00.024 after" in beside
 
 
