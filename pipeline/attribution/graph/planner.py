@@ -100,8 +100,8 @@ def followed(model: nn.Module, volumes: Tensor, work: Callable[[Program], T]) ->
     try:
         return work(trace(model))
     except NotFollowed:
-        if len(volumes) != 1:
-            raise
+        if len(volumes) != 1 or any(isinstance(module, ops.DYNAMIC) for module in model.modules()):
+            raise  # layers of dynamic linear networks would be opened, whose maps are their own
     return work(exported(model, volumes))
 
 

@@ -275,7 +275,9 @@ def _check(record: type[Any], values: Mapping[str, Any], where: str, source: str
     for name in values:
         if name not in types:
             _require_own_network(record, values, name, source)
-            known = [*setting_names(Config), *(where + one for one in types)]
+            known = setting_names(Config)
+            if not any(one.startswith(where) for one in known):  # a section of another file
+                known = [where + one for one in types]
             meant = did_you_mean(nearest_setting(where + name, known))
             raise UsageError(f"{source}: unknown setting {where}{name}.{meant} Known here are {', '.join(types)}.")
     return {name: _convert(types[name], value, where + name, source) for name, value in values.items()}
