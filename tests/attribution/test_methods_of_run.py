@@ -145,13 +145,12 @@ def test_a_method_that_the_network_cannot_be_asked_is_refused_before_any_scan(tm
 def test_a_method_that_the_users_own_network_refuses_is_named_before_registration(tmp_path: Path) -> None:
     """`heatlas check` and `heatlas run` try the methods; the others explain it."""
     (tmp_path / "own.py").write_text(
-        OWN
-        + "\ndef sine():\n    class Sine(nn.Module):\n        def forward(self, x):\n            return x.sort(2).values\n"
-        "    return nn.Sequential(Sine(), linear())\n"
+        OWN + "\ndef ordered():\n    class Sort(nn.Module):\n        def forward(self, x):\n"
+        "            return x.sort(2).values\n    return nn.Sequential(Sort(), linear())\n"
     )
 
     def tried(methods: Sequence[str]) -> None:
-        model = ForeignConfig(network=f"{tmp_path / 'own.py'}:sine")
+        model = ForeignConfig(network=f"{tmp_path / 'own.py'}:ordered")
         attribution = AttributionConfig(methods=tuple(methods))
         require_explained(replace(load_config(preset="patients"), model=model, attribution=attribution))
 
