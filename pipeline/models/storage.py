@@ -250,6 +250,8 @@ def from_file(path: Path, model: StagedModel) -> dict[str, Tensor]:
 
 def read_weights(path: Path) -> Mapping[str, Tensor]:
     """Named tensors of a file; raises `BadInputError` for one that holds anything else, or cannot be read safely."""
+    if not path.exists():
+        raise BadInputError(f"{path}: no such file; name the file of the trained weights.")
     try:
         require_regular(path)
         if (size := path.stat().st_size) > LARGEST:
