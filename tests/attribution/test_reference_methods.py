@@ -264,7 +264,8 @@ def test_known_logits_save_passes_and_change_nothing() -> None:
         known = Reference(reference.volumes, reference.people, model(reference.volumes))
     plain = attribute(model, x, 1, given_to(ExpectedGradients()), start="evidence")
     quick = attribute(model, x, 1, given_to(ExpectedGradients(), known), start="evidence")
-    assert torch.equal(plain.values, quick.values)
+    # Logits of all controls in one pass may be summed in another order than in passes of their own.
+    torch.testing.assert_close(plain.values, quick.values, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(plain.reference_value, quick.reference_value, rtol=1e-12, atol=0)
 
 
