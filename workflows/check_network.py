@@ -32,6 +32,8 @@ from heatlas.workflows.preflight import places_read, selection_of, settings_of
 FEWEST = 3
 """People below which there is no interval."""
 _SHOWN = 15
+_NAMED = 10
+"""Largest number of scans left out that are named."""
 
 
 def check_network(options: Check, file: Path) -> int:
@@ -51,9 +53,10 @@ def check_network(options: Check, file: Path) -> int:
         raise BadInputError(cohort.problem)
     kept = {scan.participant_id for scan in cohort.table.kept}
     lost = [scan for scan in cohort.table if scan.participant_id not in kept]
-    if lost and not options.include:
-        where = lost[0].file or lost[0].name
-        raise BadInputError(f"{where}: {lost[0].reason}. Correct it, or take it out of the table.")
+    for scan in lost[:_NAMED]:
+        print(f"left out: {scan.file or scan.name}: {scan.reason}")
+    if len(lost) > _NAMED:
+        print(f"left out: {len(lost) - _NAMED} more")
     scans = list({scan.participant_id: scan for scan in reversed(cohort.table.labelled)}.values())[::-1]
     truth = np.array([float(scan.label or "nan") if task.is_number else task.explains(scan.label) for scan in scans])
     if len(scans) < FEWEST or (not task.is_number and len(set(truth)) < 2):

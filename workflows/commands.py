@@ -447,6 +447,9 @@ class Figures(Command):
     format: tuple[str, ...] = several(
         "FORMAT", f"one or more of {', '.join(FIGURE_FORMATS)} (default: all)", FIGURE_FORMATS, choices=FIGURE_FORMATS
     )
+    map: tuple[str, ...] = several(
+        "MAP", "only mean maps of these, e.g. expectedGradients (default: all maps and charts)"
+    )
     n_procs: int = processes_option()
     executor: str | None = executor_option()
 

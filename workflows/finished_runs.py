@@ -21,6 +21,7 @@ from heatlas.pipeline.run.config.images import is_mni
 from heatlas.pipeline.run.errors import EXIT_OK, EXIT_SOME_FAILED, BadInputError, UsageError
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input, require_no_links_out
 from heatlas.pipeline.run.layout.run_layout import RunLayout, label_in_file_name
+from heatlas.pipeline.run.plain_text import unknown
 from heatlas.pipeline.run.tables import require_whole
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.progress import Progress
@@ -52,7 +53,7 @@ from heatlas.reports.frame.pages import Frame, NavigationEntry, render
 from heatlas.reports.frame.tables import Column, footnote, numeric, page_table, remark
 from heatlas.reports.page.parts import finished_sections
 from heatlas.reports.page.sections import QUESTIONS, missing_stages
-from heatlas.reports.read.run_record import OUTCOMES, read_run
+from heatlas.reports.read.run_record import OUTCOMES, RunRecord, read_run
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 from heatlas.reports.words.numbers import fixed, listing
 from heatlas.workflows.commands import Compare, Figures
@@ -228,11 +229,15 @@ def figures_command(options: Figures) -> int:
     folder = (options.to or layout.figures / "publication").resolve()
     if folder.is_relative_to(source) and not folder.is_relative_to(source / "derivatives"):
         raise UsageError(f"--to {options.to}: lies inside the input {source}, which is never written to.")
+    names = drawn_maps(read_run(layout)) if options.map else ()
+    for name in options.map:
+        if name not in names:
+            raise UsageError(unknown("--map", name, names))
     gallery = Gallery(folder, tuple(dict.fromkeys(options.format)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor:
-            faults = write_figures(layout, gallery, executor)
+            faults = write_figures(layout, gallery, executor, options.map)
     except OSError as error:
         raise UsageError(f"{folder}: cannot write figures there ({error.strerror}).") from error
     for fault in faults:
@@ -241,14 +246,20 @@ def figures_command(options: Figures) -> int:
     return EXIT_SOME_FAILED if faults else EXIT_OK
 
 
-def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor) -> list[str]:
-    """Write all figures; return what could not be drawn, each in a sentence.
+def drawn_maps(run: RunRecord) -> tuple[str, ...]:
+    """Names of the maps whose means are drawn."""
+    return run.map_names if run.keeps_mean_maps and run.has("relevance_bilateral") else ()
+
+
+def write_figures(layout: RunLayout, gallery: Gallery, executor: Executor, maps: Sequence[str] = ()) -> list[str]:
+    """Write all figures, or those of `maps` alone; return what could not be drawn, each in a sentence.
 
     `gallery`: with the folder and the formats.
     """
     run = read_run(layout)
-    names = run.map_names if run.keeps_mean_maps and run.has("relevance_bilateral") else ()
-    tasks = [partial(draw_sections, layout, gallery), *(partial(draw_maps, layout, gallery, name) for name in names)]
+    tasks = [partial(draw_maps, layout, gallery, name) for name in maps or drawn_maps(run)]
+    if not maps:
+        tasks.insert(0, partial(draw_sections, layout, gallery))
     faults: dict[str, None] = dict.fromkeys(run.unreadable.values())
     with Progress(len(tasks), "figures") as progress:
         for future in as_completed([executor.submit(task) for task in tasks]):

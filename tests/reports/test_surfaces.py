@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -254,6 +255,11 @@ def test_every_map_and_every_figure_is_written_in_every_format_and_named(run, tm
     stems = {name.rsplit(".", 1)[0] for name in found}
     assert {"confusion", "bohle2019-01_mean-maps_by-class", "surface_lrpB000"} <= stems
     assert found == {f"{stem}.{form}" for stem in stems for form in FORMATS}
+    with ThreadPoolExecutor(1) as executor:
+        assert write_figures(run, Gallery(tmp_path / "one", ("png",)), executor, ["lrpB000"]) == []
+    wanted = {name for name in found if name.startswith("map-lrpB000_") and name.endswith(".png")}
+    assert {path.name for path in (tmp_path / "one").iterdir()} == wanted
+    shutil.rmtree(tmp_path / "one")
     for path in tmp_path.iterdir():
         assert path.read_bytes().startswith({".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}[path.suffix])
 
@@ -287,6 +293,7 @@ def test_the_command_writes_where_it_is_told_and_leaves_the_report_alone(tmp_pat
         (["{out}/run", "--to", "{out}/run/config.toml"], "config.toml: cannot write figures there"),
         (["{out}/run", "--format", "gif"], "--format: gif: unknown"),
         (["{out}/run", "--format"], "--format"),
+        (["{out}/run", "--map", "lrpB000"], "--map lrpB000: unknown"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(options, said, tmp_path, capsys):

@@ -39,11 +39,14 @@ from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.documents import known_json
 from heatlas.pipeline.run.errors import BadInputError
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
+from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.jobs import Outcome, record_failures
+from heatlas.pipeline.run.work.progress import duration
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,7 @@ class Bench:
         parts = self.request.in_order
         for part in parts:
             part.require(self.request, self.config)
+        self._say_what_is_trained(parts)
         cohorts: list[tuple[JudgedCohort, Extent]] = []
         outcomes: list[Outcome] = []
         if self.split.folds:
@@ -256,6 +260,16 @@ class Bench:
         DISTRACTORS_TABLE.write(self.layout, with_earlier(DISTRACTORS_TABLE.path(self.layout), pd.concat(marked)))
         VERDICTS_TABLE.write(self.layout, verdicts)
         return Evaluated(judgement, verdicts, tuple(outcomes))
+
+    def _say_what_is_trained(self, parts: Sequence[Part]) -> None:
+        own = self.request.extent(0 if is_given(self.config) else SHUFFLES).shuffles if self.split.folds else 0
+        sets = own + sum(1 + self.request.extent(shuffles=1).shuffles for part in parts if part.cohort is not None)
+        run = RunLayout(self.layout.root)
+        receipts = [known_json(run.receipt("training", f"fold-{fold.index}")) for fold in self.split.folds]
+        times = [float(receipt["seconds"]) for receipt in receipts if "seconds" in receipt]
+        took = f"; the one of the run took {duration(sum(times))} of one process" if times else ""
+        if sets:
+            log.info("Trains %s of networks%s. What is there already is not made again.", counted(sets, "set"), took)
 
     def _require_defined(self) -> None:
         """Refuse methods that are not defined for the network, before anything is planted or trained.
