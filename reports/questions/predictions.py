@@ -155,7 +155,7 @@ def learning_in_words(run: RunRecord) -> str:
     return WORDS.say(
         f"{_TASK_WORDS[run.task.kind.name]}_{'unclear' if found.is_unclear else 'learned'}",
         run=run,
-        classes=run.task.outputs,
+        classes=[run.in_words(name) for name in run.task.classes[::-1]],
         found=found,
         against="." if rivals is None else baselines_in_words(rivals, "against"),
     )

@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from heatlas.pipeline.attribution.titles import maps_to_lead
+from heatlas.pipeline.cohort.cells.values import number
 from heatlas.pipeline.cohort.people.tasks import KindName, Task, task_of
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.evaluation.planted import read_planted
@@ -164,6 +165,11 @@ class RunRecord:
         if len(self.task.classes) > 2:
             return self.positive, f"not {self.positive}"
         return self.labels if self.task.classes else (ALL,)
+
+    def in_words(self, group: str) -> str:
+        """A class or group inside a sentence: a number alone, as ``0.5``, would not say of what."""
+        label = group.removeprefix("not ")
+        return group if number(label) is None else group.replace(label, f"{self.task.column} {label}")
 
     @property
     def is_synthetic(self) -> bool:

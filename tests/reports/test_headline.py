@@ -144,6 +144,7 @@ def test_one_class_in_a_fold_leaves_the_measure_of_all_folds(record):
 
 
 OTHER_TASKS = {"number": {"target": "age"}, "classes": {"classes": ["CN", "MCI", "AD"], "positive": "AD"}}
+OTHER_TASKS["numbers"] = {"contrast_column": "cdr", "classes": ["0", "0.5", "1"], "negative": "0", "positive": "1"}
 
 
 @pytest.mark.parametrize(
@@ -153,17 +154,23 @@ OTHER_TASKS = {"number": {"target": "age"}, "classes": {"classes": ["CN", "MCI",
          "0.60; predicting the mean of all gives 0)."),
         ("number", "r2", -0.1, "Networks did not reliably predict age of people they had not seen (R² 0.40, 95 % "
          "interval −0.10 to 0.60; predicting the mean of all gives 0)."),
-        ("classes", "balanced_accuracy", 0.34, "Networks told CN, MCI and AD apart in people they had not seen "
+        ("classes", "balanced_accuracy", 0.34, "Networks told AD, MCI and CN apart in people they had not seen "
          "(balanced accuracy 0.40, 95 % interval 0.34 to 0.60; chance 0.33)."),
-        ("classes", "balanced_accuracy", 0.33, "Networks did not reliably tell CN, MCI and AD apart in people they "
+        ("classes", "balanced_accuracy", 0.33, "Networks did not reliably tell AD, MCI and CN apart in people they "
          "had not seen (balanced accuracy 0.40, 95 % interval 0.33 to 0.60; chance 0.33)."),
+        ("numbers", "balanced_accuracy", 0.34, "Networks told cdr 1, cdr 0.5 and cdr 0 apart in people they had not "
+         "seen (balanced accuracy 0.40, 95 % interval 0.34 to 0.60; chance 0.33)."),
     ],
 )  # fmt: skip
 def test_a_number_and_several_classes_are_judged_alike(record, task, metric, low, sentence):
     rows = pd.DataFrame({"fold": "all", "metric": [metric, "mae", "mae_of_mean", "r"], "n_participants": 14})
     rows = rows.assign(estimate=[0.4, 3.1, 5.2, 0.7], ci_low=low, ci_high=0.6)
     config = load_config(overrides={"cohort": OTHER_TASKS[task], "attribution": {"betas": [0.0]}})
-    found = replace(record, config=config, tables={"scans": record.tables["scans"], f"performance_{task}": rows})
+    found = replace(
+        record,
+        config=config,
+        tables={"scans": record.tables["scans"], f"performance_{'number' if task == 'number' else 'classes'}": rows},
+    )
     assert learning_in_words(found) == sentence
     card = cards(found)[GOOD]
     assert card.figure == ("Not above chance" if "reliably" in sentence else "0.40")

@@ -102,7 +102,8 @@ def class_difference(material: Material, name: str) -> GroupMap | None:
     if positive is None or not others or others[0] is None:
         return None
     image = BrainImage(positive.image.values - others[0].image.values, positive.image.affine)
-    means = " minus ".join(f"mean of {shortened(group, LONGEST_IN_TITLE)}" for group in groups[:2])
+    named = [shortened(material.run.in_words(group), LONGEST_IN_TITLE) for group in groups[:2]]
+    means = " minus ".join(f"mean of {name}" for name in named)
     title = f"{map_title(name)}, {means}"
     scale = replace(view_of(image, (), material.brain).scale(PERSON_PERCENTILES), signed=True)
     return GroupMap(title, image, scale, positive.unit)
@@ -257,7 +258,7 @@ def difference_pictures(material: Material, differ: Sequence[str], tested: int) 
         return [], ""
     ends = ("", "")
     if difference:
-        more, less = (f"more in {shortened(group, LONGEST_CLASS)}" for group in run.map_groups[:2])
+        more, less = (f"more in {shortened(run.in_words(group), LONGEST_CLASS)}" for group in run.map_groups[:2])
         ends = (less, more)
         colours = WORDS.say("difference_colours", SMOOTHED_MM=SMOOTHED_MM)
         what = f"the mean map of {' minus that of '.join(run.map_groups[:2])}"

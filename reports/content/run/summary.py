@@ -356,7 +356,7 @@ def _source(run: RunRecord) -> str:
 def _asked(run: RunRecord) -> str:
     """The question of the study."""
     task = run.task
-    names = [_SPELLED.get(name, name) for name in reversed(task.outputs)]
+    names = [_SPELLED.get(name) or run.in_words(name) for name in task.outputs][::-1]
     goal = f"tell {listing(names)} apart" if task.classes else f"predict {task.column}"
     whose = " of synthetic people" if run.is_synthetic else ""
     images = all_images(run.config.cohort.kinds)
@@ -395,7 +395,7 @@ def _trust(run: RunRecord) -> str:
 def task_in_words(run: RunRecord) -> str:
     """What is told apart or predicted."""
     task = run.task
-    return " against ".join(reversed(task.classes)) or f"{task.column} predicted"
+    return " against ".join(map(run.in_words, reversed(task.classes))) or f"{task.column} predicted"
 
 
 _OF_TWO_CLASSES = (PERFORMANCE, BRAIN, VOLUME_AND_RELEVANCE, PRIMARY)
