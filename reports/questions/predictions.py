@@ -37,7 +37,7 @@ from heatlas.reports.words.sentences import Words
 
 WORDS = Words(__file__)
 
-_SEES = {predictor.name: predictor.sees for predictor in PREDICTORS}
+_PREDICTORS = {predictor.name: predictor for predictor in PREDICTORS}
 _MEASURES = {"auc_within_folds": "area under the curve, within folds", "mae": "mean absolute error"}
 _OVER_CLASSES = "mean over classes of the "
 
@@ -49,6 +49,7 @@ class Rivals:
     best: pd.Series
     untrained: pd.Series | None
     several_classes: bool
+    predicted: str  # column
 
 
 def rivals_of(run: RunRecord) -> Rivals | None:
@@ -61,7 +62,9 @@ def rivals_of(run: RunRecord) -> Rivals | None:
         return None
     best = rows.sort_values("estimate", ascending=run.task.kind.score_sign < 0, kind="stable").iloc[0]
     untrained = rows[(rows["baseline"] == UNTRAINED) & (rows["metric"] == best["metric"])]
-    return Rivals(best, None if untrained.empty else untrained.iloc[0], run.task.kind.name == SEVERAL_CLASSES)
+    return Rivals(
+        best, None if untrained.empty else untrained.iloc[0], run.task.kind.name == SEVERAL_CLASSES, run.task.column
+    )
 
 
 def baselines_in_words(rivals: Rivals, sentence: str = "against_the_best") -> str:
@@ -71,11 +74,12 @@ def baselines_in_words(rivals: Rivals, sentence: str = "against_the_best") -> st
     """
     row, untrained = rivals.best, rivals.untrained
     baseline = str(row["baseline"])
+    known = _PREDICTORS.get(baseline)
     compared = WORDS.say(
         sentence,
         row=row,
         joined="and" if row["verdict"] == BETTER else "but",
-        rival=f"ridge regression on {_SEES[baseline]}" if baseline in _SEES else baseline,
+        rival=f"ridge regression on {known.in_words(rivals.predicted)}" if known else baseline,
         over=_OVER_CLASSES * rivals.several_classes,
         measure=_MEASURES[row["metric"]],
     )

@@ -415,3 +415,9 @@ def test_settings_that_have_no_place_are_refused(section, values, said) -> None:
 def test_smoothing_without_a_width_skips_no_voxel() -> None:
     assert not all(passes for passes, _ in LinearConfig(step=2).checks())
     assert all(passes for passes, _ in LinearConfig(fwhm_voxels=4, step=2).checks())
+
+
+def test_a_baseline_is_not_said_to_see_what_is_predicted():
+    named = {one.name: one for one in BASELINES}
+    assert named["volumes"].in_words("Age") == "hippocampal and brain volume and sex"
+    assert named["volumes"].in_words("mmse") == "hippocampal and brain volume, age and sex"

@@ -60,15 +60,25 @@ class Baseline:
     """A predictor to compare the network with.
 
     `sees`: what it knows of a scan, for readers. `columns`: (scans, columns); those that nobody has are left out.
+    `person`: columns of people among them, which come last in words.
     """
 
     name: str
     sees: str
     columns: Callable[[Seen], Floats]
+    person: tuple[str, ...] = ()
+
+    def in_words(self, predicted: str = "") -> str:
+        """What it sees, without the column that is predicted."""
+        *first, last = [*filter(None, [self.sees]), *(name for name in self.person if name != predicted.lower())]
+        return " and ".join(filter(None, [", ".join(first), last]))
+
+
+PERSON = ("age", "sex")
 
 
 def _demographic(seen: Seen) -> Floats:
-    return np.column_stack([seen.column("age"), seen.column("sex")])
+    return np.column_stack([seen.column(name) for name in PERSON])
 
 
 def _volumes(seen: Seen) -> Floats:
@@ -88,8 +98,8 @@ def _of_images(*names: str) -> Callable[[Seen], Floats]:
 
 
 BASELINES = (
-    Baseline("demographics", "age and sex", _demographic),
-    Baseline("volumes", "hippocampal and brain volume, age and sex", _volumes),
+    Baseline("demographics", "", _demographic, PERSON),
+    Baseline("volumes", "hippocampal and brain volume", _volumes, PERSON),
     Baseline("regions", "mean and spread of intensity in each region of the atlas", _of_images("means", "spreads")),
     Baseline("voxels", "the image, smoothed to 8 mm", _of_images("smoothed")),
     Baseline(UNTRAINED, "what an untrained network makes of the image", _of_images("untrained")),
@@ -100,7 +110,7 @@ BASELINES = (
 log = logging.getLogger("heatlas")
 
 PREDICTIONS_BASELINES_TABLE = declared(
-    "predictions_baselines", baselines="; ".join(f"{baseline.name} ({baseline.sees})" for baseline in BASELINES)
+    "predictions_baselines", baselines="; ".join(f"{baseline.name} ({baseline.in_words()})" for baseline in BASELINES)
 )
 
 
@@ -157,7 +167,7 @@ def _predictions(
                 "baseline %s: nobody has what it sees (%s), so the network is not compared with it; add these columns "
                 "to the input's tables",
                 baseline.name,
-                baseline.sees,
+                baseline.in_words(seen.predicted),
             )
             continue
         for fold in work.split.folds:
