@@ -9,10 +9,11 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.reports.figures.gallery import Picture, png, shown_in
-from heatlas.reports.figures.portraits import MAPS, first_map
+from heatlas.reports.figures.portraits import MAPS, REGIONS, first_map
 from heatlas.reports.figures.slices import SMOOTHED_MM
 from heatlas.reports.frame.material import Material
 from heatlas.reports.people.scan_pictures import name_of, viewers_of
+from heatlas.reports.questions.findings import in_words
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.words.sentences import Words
@@ -35,6 +36,8 @@ def draw_first_scan(material: Material) -> Mapping[str, Any]:
         title = map_title((shown_in(content, MAPS) or material.run.main_maps)[0])
         words = material.run.task.words
         caption = WORDS.say("caption", name=name, title=title, words=words, SMOOTHED_MM=SMOOTHED_MM)
+        outlined = shown_in(content, REGIONS)
+        caption += f" {WORDS.say('lines', regions=in_words(outlined))}" if outlined else ""
         picture = Picture(
             file, material.address(material.gallery.folder / file), f"{title} on six slices of {name}.", caption,
             sheet.width, dark=True, height=sheet.height,
