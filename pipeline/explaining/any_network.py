@@ -54,6 +54,8 @@ from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.progress import duration
 
 _SECONDS_UNTIL_COUNTED = 5.0
+_MOST_MISSING = 0.5
+"""Share of the explained value that may be missing in a map before it is said."""
 
 
 def explain(
@@ -68,7 +70,7 @@ def explain(
     start: StartValue | None = None,
     settings: Mapping[str, Any] | None = None,
     output: Meaning = "auto",
-    output_item: str = "",
+    output_item: str | int = "",
     bins: Sequence[float] = (),
     contract: str | Path | None = None,
 ) -> Explained:
@@ -91,7 +93,8 @@ def explain(
         Controls that the image is compared with, of methods on a reference. Without them, those methods refuse.
     others : sequence, or mapping of str
         What the network takes after the image, as ``[age]``, or by name, as ``{"age": 71}``: numbers, which it gets as
-        (1, 1), or arrays and tensors of one row. They are held fixed, for the reference too.
+        floats of (1, 1), or arrays and tensors of one row, as ``torch.tensor([2])`` for an index. They are held fixed,
+        for the reference too.
     stage : int or str, optional
         Where the map is made: 0 for the input, or the name of a layer; by default where the method usually is.
     start : {"logit", "probability", "evidence"}, optional
@@ -130,7 +133,7 @@ def explain(
         settings=settings, output=output, output_item=output_item, bins=bins, contract=contract,
     )  # fmt: skip
     entry = find_method(method, "method")
-    form, feeding = OutputForm(output, output_item, tuple(map(float, bins))), None
+    form, feeding = OutputForm(output, str(output_item), tuple(map(float, bins))), None
     if contract is not None:
         described = read_description(contract)
         form, feeding = described.form if form == OutputForm() else form, described.settings.feeding
@@ -163,7 +166,10 @@ def explain(
         _warn_of_nothing(answer, given, context.reference)
     elif answer.sign is not None and float(on_host(answer.sign[0])) < 0:
         warnings.warn(_turned(answer, asked_start), stacklevel=3)
-    return explained(answer, entry.name, given, getattr(model, "others", {}))
+    found = explained(answer, entry.name, given, getattr(model, "others", {}), bool(getattr(model, "bins", ())))
+    for text in _doubts(found):
+        warnings.warn(text, stacklevel=3)
+    return found
 
 
 def prepare(
@@ -172,7 +178,7 @@ def prepare(
     *,
     others: Others = (),
     output: Meaning = "auto",
-    output_item: str = "",
+    output_item: str | int = "",
     bins: Sequence[float] = (),
 ) -> ForeignNetwork:
     """A network made ready once, for many images: `explain` takes what it gives without copying and checking it again.
@@ -199,7 +205,7 @@ def prepare(
     """
     require_arguments(network=network, image=image, output=output, output_item=output_item, bins=bins)
     with _undisturbed():
-        form = OutputForm(output, output_item, tuple(map(float, bins)))
+        form = OutputForm(output, str(output_item), tuple(map(float, bins)))
         return _prepared(network, given_image(image, weights_of(network)).volume, others, form)
 
 
@@ -207,7 +213,7 @@ def _prepared(network: nn.Module, volume: Tensor, others: Others, form: OutputFo
     fixed = fixed_inputs(others, volume)
     whole = WithOthers(network, fixed, isinstance(others, Mapping)) if fixed else network
     model = adapted(whole, volume, None, form)
-    model.others = fixed
+    model.others, model.bins = fixed, form.bins
     return model
 
 
@@ -293,6 +299,28 @@ def _warn_of_nothing(answer: Attribution, image: GivenImage, reference: Referenc
     elif "cam" in answer.method or "relu" in answer.parameters:
         why = "it shows what raises the output alone, and nothing does; input-x-gradient shows both signs"
     warnings.warn(f"{answer.method}: the map is zero everywhere; {why}.", stacklevel=4)
+
+
+def _doubts(found: Explained) -> list[str]:
+    """What makes the sum of a map say little."""
+    doubts, error = [], found.attribution.sampling_error
+    drawn = 0.0 if error is None else float(on_host(error[0]))
+    difference = None if found.reference_value is None else abs(found.value - found.reference_value)
+    if difference is not None and abs(drawn) > difference:
+        doubts.append(
+            f"{found.method}: the sum of points drawn at random would have missed by {drawn:.2g}, "
+            f'more than there is to explain ({difference:.2g}): take more, as settings={{"alphas": 8}}.'
+        )
+    if (
+        found.reference_value is None
+        and found.missing is not None
+        and abs(found.missing) > _MOST_MISSING * abs(found.value)
+    ):
+        doubts.append(
+            f"{found.method}: {abs(found.missing):.2g} of {abs(found.value):.2g} do not reach the voxels, but stay in "
+            "biases and layers (found.ledger says which), so the map is of a small part of the answer."
+        )
+    return doubts
 
 
 def _turned(answer: Attribution, start: StartValue) -> str:

@@ -45,6 +45,8 @@ SMOOTHED_MM = 8.0
 SHOWN_PERCENTILES = (90.0, 99.5)
 """Of the absolute values of a map: from where a picture shows it, and where its colours end."""
 _UNITS = {"evidence": "evidence (logits)", "logit": "logits"}
+_EACH_CONTROL = ("expected-gradients",)
+"""Methods that compare with each control; the others do so with the mean of their images, unless told to."""
 _TITLE_POINTS = 9
 _LEADING = 10
 """Regions that a notebook shows."""
@@ -120,6 +122,8 @@ class Explained:
         Why nothing says where the voxels are, so that there are no regions; empty if the image does.
     image : nibabel.Nifti1Image
         What was explained, its first channel.
+    of_bins : bool
+        Whether the expected value over bins of a number was explained, in the unit of the bins.
     """
 
     map: Nifti1Image
@@ -134,6 +138,7 @@ class Explained:
     others: Mapping[str, Tensor]
     nowhere: str
     image: Nifti1Image
+    of_bins: bool = False
 
     def __repr__(self) -> str:
         return "\n".join(self._lines())
@@ -150,7 +155,7 @@ class Explained:
         """What the map is, what it explains and misses, and what to do with it."""
         size = " x ".join(map(str, self.map.shape))
         where = "template space" if self._in_template else "no space" if self.nowhere else "space of the scanner"
-        compared = "" if self.reference_value is None else f", of the controls {self.reference_value:.3g}"
+        compared = "" if self.reference_value is None else f", of {self._compared_with} {self.reference_value:.3g}"
         whole = "it" if self.reference_value is None else "their difference"
         adds = "need not add up" if self.missing is None else f"adds up to {whole} but for {abs(self.missing):.1g}"
         steps = ".map, " + ".regions(), " * (not self.nowhere) + '.plot(), .save("FOLDER")'
@@ -166,7 +171,13 @@ class Explained:
 
     @property
     def _start(self) -> str:
-        return str(self.attribution.parameters.get("start", "value"))
+        return "expected value" if self.of_bins else str(self.attribution.parameters.get("start", "value"))
+
+    @property
+    def _compared_with(self) -> str:
+        """Whose value `reference_value` is."""
+        each = self.method in _EACH_CONTROL or self.attribution.parameters.get("compare") in ("each", "controls")
+        return "the controls (mean)" if each else "the mean image of the controls"
 
     def plot(self, smooth: float = SMOOTHED_MM, **options: Any) -> Any:
         """Show the map by `nilearn.plotting.plot_stat_map`: smoothed, the strongest tenth of its voxels.
@@ -192,8 +203,8 @@ class Explained:
         """The map summed over the regions of an atlas; the image must be in MNI152NLin2009cAsym.
 
         `atlas`: a name of `atlases.catalogue`, or the path of a label image in that space. Returns one row per region:
-        name, hemisphere, bilateral group, sum, density, voxels and number. First come those that did most, by the size
-        of their density of either sign; of LRP, those that speak for the output. What has no label is the last row.
+        name, hemisphere, bilateral group, sum, density (sum by voxel), voxels and number. The largest densities of
+        either sign come first; of LRP, those that speak for the output. What has no label is the last row.
         Warns if the header of the image does not say that it is in template space. Raises UsageError if nothing says
         where the voxels of the image are.
         """
@@ -299,7 +310,9 @@ def _written(values: Tensor, image: GivenImage) -> Any:
     return made
 
 
-def explained(answer: Attribution, method: str, image: GivenImage, others: Mapping[str, Tensor]) -> Explained:
+def explained(
+    answer: Attribution, method: str, image: GivenImage, others: Mapping[str, Tensor], of_bins: bool = False
+) -> Explained:
     value = float(on_host(answer.start_value[0]))
     of_reference = None if answer.reference_value is None else float(on_host(answer.reference_value[0]))
     ledger = answer.ledger
@@ -317,4 +330,5 @@ def explained(answer: Attribution, method: str, image: GivenImage, others: Mappi
         others=others,
         nowhere=image.nowhere,
         image=_written(image.volume[0, 0], image),
+        of_bins=of_bins,
     )

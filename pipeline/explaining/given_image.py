@@ -183,13 +183,13 @@ class WithOthers(nn.Module):
 
     def __init__(self, network: nn.Module, others: Mapping[str, Tensor], by_name: bool) -> None:
         super().__init__()
-        self.network, self._names, self._by_name = network, tuple(others), by_name
+        self.network, self.others, self._by_name = network, tuple(others), by_name
         for name, value in others.items():
             self.register_buffer(f"other_{name}", value)
 
     def forward(self, x: Tensor) -> Any:
-        each = [_repeated(getattr(self, f"other_{name}"), x.size(0)) for name in self._names]
-        return self.network(x, **dict(zip(self._names, each, strict=True))) if self._by_name else self.network(x, *each)
+        each = [_repeated(getattr(self, f"other_{name}"), x.size(0)) for name in self.others]
+        return self.network(x, **dict(zip(self.others, each, strict=True))) if self._by_name else self.network(x, *each)
 
 
 def fixed_inputs(others: Others, like: Tensor) -> dict[str, Tensor]:

@@ -635,3 +635,50 @@ def test_what_the_page_of_the_library_shows_is_so():
     found = doctest.testfile(str(page), module_relative=False)
     assert found.attempted > 10
     assert found.failed == 0
+
+
+class Bins(nn.Module):
+    """Gives a list of one tensor of three bins, as published networks for age do; takes an index too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.head, self.of_index = nn.Conv3d(1, 2, 3, 2), nn.Linear(2, 3), nn.Embedding(4, 2)
+
+    def forward(self, x: Tensor, index: Tensor) -> list[Tensor]:
+        features = torch.tanh(self.conv(x)).mean((2, 3, 4)) + self.of_index(index)
+        return [torch.log_softmax(self.head(features), 1)]
+
+
+def test_bins_of_a_number_are_said_and_an_index_reaches_the_network():
+    images, network = [image(seed) for seed in range(3)], Bins()
+    options = {"output_item": 0, "bins": [50, 60, 70], "others": [torch.tensor([2])], "contract": None}
+    arrays = [np.asarray(one.dataobj) for one in images]
+    found = heatlas.explain(network, arrays[0], "deeplift", reference=arrays[1:], **options)
+    with torch.no_grad():
+        mean = torch.from_numpy(np.mean(arrays[1:], axis=0))[None, None]
+        wanted = [
+            network(torch.from_numpy(arrays[0])[None, None], torch.tensor([2]))[0],
+            network(mean, torch.tensor([2]))[0],
+        ]
+    ages = [float(one.exp() @ torch.tensor([50.0, 60.0, 70.0])) for one in wanted]
+    np.testing.assert_allclose([found.value, found.reference_value], ages, rtol=1e-5)  # single precision
+    assert f"expected value {ages[0]:.3g}, of the mean image of the controls {ages[1]:.3g};" in repr(found)
+    each = heatlas.explain(network, arrays[0], "expected-gradients", reference=arrays[1:], **options)
+    assert "of the controls (mean)" in repr(each)
+    with pytest.raises(BadInputError, match=r"network Bins: .* with the others given .* torch\.tensor\(\[2\]\)"):
+        heatlas.explain(network, arrays[0], "gradient", **options | {"others": [2]})
+
+
+def test_a_map_of_a_small_part_of_the_answer_is_said_to_be_so():
+    network = nn.Sequential(nn.Conv3d(1, 1, 3), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(1, 1))
+    with torch.no_grad():
+        network[0].weight.fill_(0.01), network[0].bias.zero_()
+        network[4].weight.fill_(1.0), network[4].bias.fill_(9.0)
+    volume = np.full((6, 7, 8), 1.0, np.float32)
+    with pytest.warns(UserWarning, match=r"lrp: 9 of 9\.3 do not reach the voxels"):
+        heatlas.explain(network, volume, "lrp", settings={"rules": "composite", "bias": True})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network[4].bias.data.fill_(0.1)
+        heatlas.explain(network, volume, "lrp")

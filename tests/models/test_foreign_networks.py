@@ -254,8 +254,10 @@ def test_what_cannot_be_explained_is_refused(network, volume, message):
 
 
 def test_the_number_of_outputs_must_be_that_of_the_classes():
-    with pytest.raises(UsageError, match="has 3 outputs, and 2 are wanted"):
+    with pytest.raises(UsageError, match="has 3 outputs, and 2 outputs needed: one for each class"):
         adapted(Net(), VOLUME, outputs=2)
+    with pytest.raises(UsageError, match="give their centres as bins"):
+        adapted(Net(), VOLUME, outputs=1)
 
 
 def test_both_parts_of_a_split_network_compute_the_network():

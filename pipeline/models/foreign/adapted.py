@@ -25,6 +25,7 @@ from heatlas.pipeline.models.foreign.layers import draws, stops
 from heatlas.pipeline.models.graph.tracing import LayerTracer, NotFollowed, staged
 from heatlas.pipeline.models.storage import names_in
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.plain_text import counted
 
 Meaning = Literal["auto", "logits", "softmax", "log-softmax", "sigmoid"]
 _SOFTMAX_CALLS = (torch.softmax, torch.log_softmax, F.softmax, F.log_softmax, "softmax", "log_softmax")
@@ -59,17 +60,19 @@ class ForeignNetwork(StagedModel):
     It is stored under the names of the `original`, so that a stored network does not depend on how this or a later
     version takes it apart; what the stages have beside its tensors is constant, and not stored. `answer`: (1, K), its
     logits of the volume that it was taken apart with. `others`: inputs besides the volume, which are held fixed.
+    `bins`: as of `OutputForm`.
     """
 
     answer: Tensor | None
     others: Mapping[str, Tensor]
+    bins: Sequence[float]
     misread = False
     """Whether symbolic tracing takes another way through its code than an image does."""
 
     def __init__(self, stages: Sequence[nn.Module], original: nn.Module) -> None:
         nn.Module.__init__(self)
         self._stages = nn.ModuleList(stages)
-        self.answer, self.others = None, {}
+        self.answer, self.others, self.bins = None, {}, ()
         names = names_in(original, self)
         stage_names = tuple(self.state_dict())
 
@@ -264,9 +267,11 @@ class _Logarithm(nn.Module):
 def asked(network: nn.Module, volume: Tensor) -> Any:
     """What a network answers to a volume, which it must leave as it is."""
     before = volume.clone()
+    given = getattr(network, "others", ())  # of `WithOthers`
     refused = (
-        f"network {type(network).__name__}: does not take a volume of {tuple(volume.shape)} ({{}}). "
-        "Check channels, grid and spacing of the images; other inputs than the image are given as others=[…]."
+        f"network {type(getattr(network, 'network', network) if given else network).__name__}: does not take a volume "
+        f"of {tuple(volume.shape)}{' with the others given' * bool(given)} ({{}}). Check channels, grid and spacing of "
+        "the images; other inputs than the image are given as others=[…], an index among them as torch.tensor([2])."
     )
     with torch.no_grad(), code_of_others(refused):
         answer = network(volume)
@@ -393,5 +398,10 @@ def _with_outputs(network: nn.Module, given: int, wanted: int | None, form: Outp
         both.weight.data = torch.tensor([[0.0], [1.0]], device=weight.device, dtype=weight.dtype)
         return nn.Sequential(OrderedDict(network=network, both=both)).requires_grad_(False)
     if wanted is not None and wanted != given:
-        raise UsageError(f"network: has {given} outputs, and {wanted} are wanted; name as many classes as it has.")
+        what = (
+            "one for each class that is named: name as many"
+            if wanted > 1
+            else ("one for a number; if each stands for a bin of the number, give their centres as bins")
+        )
+        raise UsageError(f"network: has {counted(given, 'output')}, and {counted(wanted, 'output')} needed: {what}.")
     return network.requires_grad_(False)

@@ -374,7 +374,8 @@ ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
                  'settings by name, as {"samples": 200}; of heatlas.run those of sections, as '
                  '{"training": {"ensemble": 4}}'),
     "output": _one_of("auto", "logits", "softmax", "log-softmax", "sigmoid"),
-    "output_item": (lambda value: isinstance(value, str), "text: the key of a dict, or the place in a tuple"),
+    "output_item": (lambda value: isinstance(value, str) or _is_count(value),
+                    "the key of a dict, or the place in a tuple or list"),
     "bins": (_are_numbers, "a list of numbers, one for each output"),
     "contract": (_or_none(_is_path), "the path of a description file"),
     "smooth": (lambda value: _are_numbers([value]) and value is not True and value >= 0, "millimetres, 0 or more"),
