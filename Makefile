@@ -20,6 +20,7 @@ $(VENV)/.installed: requirements.lock requirements-cuda.lock pyproject.toml .ci/
 	.ci/install $(VENV) $(TORCH)
 	$(BIN)/pip install --quiet --no-deps --editable .
 	$(BIN)/python -m compileall -q heatlas
+	$(BIN)/python .ci/compile_loops.py
 	touch $@
 
 $(VENV)/.tools: .ci/requirements.lock $(VENV)/.installed

@@ -43,11 +43,11 @@ class Case:
 class Cases(dict[str, Case]):
     """Cases by name, shown in their order."""
 
-    def add(self, name: str, tables: str, data: str, effect: float = 0.0) -> Callable[[Any], Any]:
+    def add(self, name: str, tables: str, data: str, effect: float = 0.0, caveat: bool = False) -> Callable[[Any], Any]:
         """Put a function among the cases."""
 
         def put(function: Callable[..., Found]) -> Callable[..., Found]:
-            self[name] = Case(tables, data, function, effect)
+            self[name] = Case(tables, data, function, effect, caveat)
             return function
 
         return put

@@ -208,7 +208,7 @@ def output_and_hazard(rng: Generator, effect: float = 0.0) -> Found:
         yield f"Cox score of the networks' output, {named}", np.array(tests["p"])
 
 
-@CASES.add("scans: few alike", "fairness", "60 people, 40 % positive, one network, few in the subgroup", 4.0)
+@CASES.add("scans: few alike", "fairness", "60 people, 40 % positive, one network, few in the subgroup", 4.0, True)
 def few_alike(rng: Generator, effect: float = 0.0) -> Found:
     """Scans of a person are alike; those of the subgroup have five each, others one; and the reverse, less alike."""
     n = 60

@@ -154,9 +154,9 @@ _MAPS = ("brain", "maps", "patients")
 """Sections with pictures of brains: a part of their own, since the mean maps are read for them once."""
 _OTHERS = tuple(section.id for section in QUESTIONS if section.id not in _MAPS)
 PARTS: Mapping[str, Callable[[Material], FinishedParts]] = {
+    "sections": lambda material: finished_sections(material, _OTHERS),
     "maps": lambda material: finished_sections(material, _MAPS),
     "regions": region_pages,
-    "sections": lambda material: finished_sections(material, _OTHERS),
     "people": people_pages,
 }
 """All parts, those that take longest first."""

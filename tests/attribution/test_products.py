@@ -1,4 +1,4 @@
-"""Products within networks: LRP through attention, and DeepLIFT."""
+"""Products within networks: LRP through attention, DeepLIFT, and transposed convolutions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.grad import conv3d_input
 
 import heatlas
+from heatlas.pipeline.attribution.graph.layers import Convolution
 from heatlas.pipeline.attribution.lrp.propagation import product_relevance, softmax_relevance
 from heatlas.pipeline.attribution.lrp.relevance import Lrp, lrp
 from heatlas.pipeline.attribution.lrp.rules import BetaRule, Composite, EpsilonRule
@@ -511,3 +513,15 @@ def test_a_value_times_itself_and_values_in_another_order_add_up():
     answer = attribute(network, volume, 1, Lrp(beta=0.5))
     scale = 1 + answer.values.abs().flatten(1).sum(1)
     assert bool((answer.ledger.residual.abs() < 1e-7 * scale).all())
+
+
+@pytest.mark.parametrize("dilation", [(1, 1, 1), (2, 1, 3)])
+@pytest.mark.parametrize("padding", [(0, 0, 0), (1, 0, 2), (3, 3, 3)])
+def test_the_transpose_to_one_channel_is_that_of_pytorch(dilation, padding):
+    shape, kernel = (2, 1, 11, 12, 13), (3, 2, 3)
+    reach = zip(shape[2:], padding, dilation, kernel, strict=True)
+    weight = torch.randn(5, 1, *kernel, dtype=torch.float64)
+    y = torch.randn(2, 5, *(n + 2 * p - d * (k - 1) for n, p, d, k in reach), dtype=torch.float64)
+    expected = conv3d_input(torch.Size(shape), weight, y, 1, padding, dilation)
+    found = Convolution((1, 1, 1), padding, dilation).transpose(y, weight, shape)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)  # sums of 90 products of size 1

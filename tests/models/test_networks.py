@@ -392,6 +392,24 @@ def test_every_layer_has_the_published_settings():
     assert [(layer.in_features, layer.out_features) for layer in linear] == [(64, 128), (128, 2)]
 
 
+def test_training_has_the_outputs_and_gradients_of_the_published_order():
+    # Only ReLU and max-pooling change places, which neither adds nor multiplies: not one bit may differ.
+    torch.manual_seed(0)
+    network = FoundingCNN((18, 20, 19), (3, 4), (2, 3), hidden_units=5, dropout=0.0).train()
+    volumes, found = torch.rand(3, 1, 18, 20, 19), []
+    for order in ("that of training", "as published"):
+        x = volumes
+        for stage in network.stages:
+            for layer in stage if order == "that of training" else stage.children():
+                x = layer(x)
+        network.zero_grad()
+        x.square().sum().backward()
+        found.append([x, *(weight.grad.clone() for weight in network.parameters())])
+    assert [type(layer) for layer in network.stages[0]][-2:] == [nn.MaxPool3d, nn.ReLU]
+    assert [type(layer) for layer in network.eval().stages[0]][-2:] == [nn.ReLU, nn.MaxPool3d]
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
 @given(
     shape=st.tuples(*[st.integers(9, 30)] * 3),
     pools=st.lists(st.integers(1, 3), min_size=1, max_size=3),

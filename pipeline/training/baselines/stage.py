@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
-from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE
+from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Fold
 from heatlas.pipeline.cohort.people.tasks import SEVERAL_CLASSES, Task, task_of
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, SCANS_TABLE, Scan
 from heatlas.pipeline.cohort.work import Work
@@ -158,7 +159,8 @@ def _predictions(
     people = np.array([person[scan.participant_id] for scan in scans])
     predictions = PREDICTIONS_TABLE.read(layout, ["scan_id", "fold"])
     folds = dict(zip(predictions["scan_id"], predictions["fold"], strict=True))
-    rows = []
+    asked: list[tuple[Baseline, Fold, list[int]]] = []
+    fits: list[tuple[Any, ...]] = []  # the arguments of `predicted`
     for baseline in BASELINES:
         columns = baseline.columns(seen)
         columns = columns[:, np.isfinite(columns).any(axis=0)]
@@ -177,23 +179,33 @@ def _predictions(
             if not test or not _can_be_fitted(target[train], people[train], task):
                 continue  # no network to compare with, or too few to learn from
             seed = derived_seed(config.seed, "baselines", fold.index)
-            try:
-                who = people[train].tolist()
-                answers = predicted(columns[train], target[train], who, columns[test], classes, seed)
-            except ValueError as error:  # scikit-learn's, of data that no model can be fitted to
-                log.warning(
-                    "baseline %s, fold %d: %s; the networks of this fold are not compared with it. Use fewer folds, or "
-                    "add participants",
-                    baseline.name,
-                    fold.index,
-                    error,
-                )
-                continue
-            for k, answer in zip(test, answers, strict=True):
-                scan = scans[k]
-                identity = [scan.participant_id, scan.session_id, scan.scan_id, fold.index, baseline.name, target[k]]
-                rows.append([*identity, *_cells(answer, task)])
+            asked.append((baseline, fold, test))
+            fits.append((columns[train], target[train], people[train].tolist(), columns[test], classes, seed))
+    rows = []
+    answered = work.executor.map(_attempt, *zip(*fits, strict=True)) if fits else ()
+    for (baseline, fold, test), answers in zip(asked, answered, strict=True):
+        if isinstance(answers, str):
+            log.warning(
+                "baseline %s, fold %d: %s; the networks of this fold are not compared with it. Use fewer folds, or "
+                "add participants",
+                baseline.name,
+                fold.index,
+                answers,
+            )
+            continue
+        for k, answer in zip(test, answers, strict=True):
+            scan = scans[k]
+            identity = [scan.participant_id, scan.session_id, scan.scan_id, fold.index, baseline.name, target[k]]
+            rows.append([*identity, *_cells(answer, task)])
     return pd.DataFrame(rows, columns=list(baselines_table(task).meanings))
+
+
+def _attempt(*arguments: Any) -> Floats | str:
+    """`predicted`, or why scikit-learn can fit no model to these data."""
+    try:
+        return predicted(*arguments)
+    except ValueError as error:
+        return str(error)
 
 
 def _cells(answer: np.ndarray, task: Task) -> list[float]:
