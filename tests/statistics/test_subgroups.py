@@ -456,7 +456,7 @@ def test_a_difference_without_deviations_has_no_error(alike):
 
 
 @pytest.mark.parametrize("draw", ["lognormal", "standard_normal"])
-@pytest.mark.parametrize(("sizes", "folds", "caveat"), [((12, 48), 1, True), ((15, 45), 4, True), ((80, 90), 1, False)])
+@pytest.mark.parametrize(("sizes", "folds", "caveat"), [((12, 48), 1, True), ((15, 45), 4, True), ((100, 110), 1, False)])
 def test_an_interval_of_few_of_a_class_has_a_caveat_whatever_its_values_look_like(sizes, folds, caveat, draw):
     n, rng = sum(sizes), np.random.default_rng(0)
     positive = np.arange(n) < sizes[0]
@@ -471,9 +471,9 @@ def test_an_interval_of_few_of_a_class_has_a_caveat_whatever_its_values_look_lik
 
 
 def test_values_that_are_mostly_the_same_have_a_caveat_in_groups_of_any_size():
-    every = np.arange(200.0)
-    values = np.column_stack([every, np.where(every % 10 < 6, 0, every), np.zeros(200)])
-    groups = np.repeat([0, 1], [80, 120])
+    every = np.arange(220.0)
+    values = np.column_stack([every, np.where(every % 10 < 6, 0, every), np.zeros(220)])
+    groups = np.repeat([0, 1], [100, 120])
     alike = MOSTLY_ALIKE.format(OF_INTERVAL)
     assert caveats_of_groups(values, groups, OF_INTERVAL) == [None, alike, alike]
     few = SMALL_GROUPS.format(FEW_OF_GROUP, OF_INTERVAL)

@@ -77,8 +77,6 @@ class Convolution:
 
     def transpose(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
         if y.device.type == "cpu" and all(stride == 1 for stride in self.stride) and self.groups == 1:
-            if weight.shape[1] == 1:
-                return self._to_one_channel(y, weight, input_shape)
             reach = [step * (size - 1) for step, size in zip(self.dilation, weight.shape[2:], strict=True)]
             padding = [whole - pad for whole, pad in zip(reach, self.padding, strict=True)]
             if min(padding) >= 0:
@@ -88,26 +86,6 @@ class Convolution:
             torch.Size(input_shape), weight, y, self.stride, self.padding, self.dilation, self.groups
         )
         return answer
-
-    def _to_one_channel(self, y: Tensor, weight: Tensor, input_shape: Sequence[int]) -> Tensor:
-        """``W^T y`` as products over channels, moved and added up: a third of the time of a convolution to one channel.
-
-        One slice of the kernel at a time, so that memory holds about as much as y.
-        """
-        filters = weight.reshape(len(weight), -1).T.reshape(*weight.shape[2:], len(weight))
-        padded = [side + 2 * pad for side, pad in zip(input_shape[2:], self.padding, strict=True)]
-        answer = y.new_zeros(len(y), 1, *padded)
-        depth, height, width = y.shape[2:]
-        a, b, c = self.dilation
-        for i, of_slice in enumerate(filters):
-            products = of_slice.flatten(0, 1) @ y.flatten(2)
-            for place, product in enumerate(products.reshape(len(y), -1, *y.shape[2:]).unbind(1)):
-                j, k = divmod(place, filters.shape[2])
-                here = slice(i * a, i * a + depth), slice(j * b, j * b + height), slice(k * c, k * c + width)
-                answer[:, 0, *here] += product
-        for axis, (pad, side) in enumerate(zip(self.padding, input_shape[2:], strict=True), 2):
-            answer = answer.narrow(axis, pad, side)
-        return answer.contiguous()
 
 
 @dataclass(frozen=True)

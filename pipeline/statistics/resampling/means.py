@@ -120,9 +120,10 @@ def sign_flips(n: int, m: int, rng: np.random.Generator) -> tuple[Floats, bool]:
 
 VERY_SKEWED, FEW_VALUES = 1.0, 30
 """Skewness of fewer than `FEW_VALUES` values above which p of a mean is too small: a caveat is due."""
-FEW_OF_GROUP = 80
+FEW_OF_GROUP = 100
 """People in the smallest group below which p and intervals of a difference are too small where values are skewed and
-groups differ in spread: with 30 and 90 lognormal values of SD 2:1 p of 5 % came up in 8 %."""
+groups differ in spread: with lognormal values of SD 2:1 p of 5 % came up in 8 % with 30 and 90 people, and a
+family-wise p in 8 % with 80 and 160."""
 SMALL_GROUPS = "a group has fewer than {} participants: if values are skewed and groups differ in spread, {}"
 MOSTLY_ALIKE = "most values of a group are the same: {}"
 OF_P = "p may be too small, and so may family-wise, FDR and adjusted p"
