@@ -456,7 +456,9 @@ def test_a_difference_without_deviations_has_no_error(alike):
 
 
 @pytest.mark.parametrize("draw", ["lognormal", "standard_normal"])
-@pytest.mark.parametrize(("sizes", "folds", "caveat"), [((12, 48), 1, True), ((15, 45), 4, True), ((100, 110), 1, False)])
+@pytest.mark.parametrize(
+    ("sizes", "folds", "caveat"), [((12, 48), 1, True), ((15, 45), 4, True), ((100, 110), 1, False)]
+)
 def test_an_interval_of_few_of_a_class_has_a_caveat_whatever_its_values_look_like(sizes, folds, caveat, draw):
     n, rng = sum(sizes), np.random.default_rng(0)
     positive = np.arange(n) < sizes[0]

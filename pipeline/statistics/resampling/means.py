@@ -147,7 +147,7 @@ def caveats_of_groups(values: Floats, groups: Indices, what: str = OF_P) -> list
 
     >>> two = np.arange(320.0).reshape(160, 2)
     >>> caveats_of_groups(two, np.repeat([0, 1], [79, 81]))[0][:38]
-    'a group has fewer than 80 participants'
+    'a group has fewer than 100 participants'
     >>> caveats_of_groups(two, np.repeat([0, 1], 80))
     [None, None]
     """
