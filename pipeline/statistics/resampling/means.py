@@ -145,10 +145,10 @@ def caveat_of_size(groups: Indices, what: str) -> str | None:
 def caveats_of_groups(values: Floats, groups: Indices, what: str = OF_P) -> list[str | None]:
     """Caveat of a difference of groups in each column of values (participants, columns), or None.
 
-    >>> two = np.arange(320.0).reshape(160, 2)
-    >>> caveats_of_groups(two, np.repeat([0, 1], [79, 81]))[0][:38]
+    >>> two = np.arange(400.0).reshape(200, 2)
+    >>> caveats_of_groups(two, np.repeat([0, 1], [99, 101]))[0][:39]
     'a group has fewer than 100 participants'
-    >>> caveats_of_groups(two, np.repeat([0, 1], 80))
+    >>> caveats_of_groups(two, np.repeat([0, 1], 100))
     [None, None]
     """
     members = [values[groups == group] for group in np.unique(groups)]
