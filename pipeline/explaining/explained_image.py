@@ -30,6 +30,7 @@ from heatlas.pipeline.regions.tables import scan_rows
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError, UsageError
+from heatlas.pipeline.run.extras import require_study
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.host import on_host
 
@@ -58,6 +59,7 @@ def draw_map(
     `smooth`: full width at half maximum in mm; 0 for none. `options`: of `plot_stat_map`, over those that are set here.
     Into an ``output_file`` it is written and closed, as nilearn does.
     """
+    require_study(".plot()", "matplotlib", "nilearn")
     from nilearn.image import smooth_img  # takes a second that only pictures need
     from nilearn.plotting import plot_stat_map
 
