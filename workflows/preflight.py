@@ -316,7 +316,7 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         notes = [f"the code of model.network = {config.model.network} was run, to make the network and to try it"]
         notes += [NO_CONTRACT] * (not config.model.scaling)
     if "registration" in stages:
-        require_ants(cohort.table.kept)
+        require_ants(cohort.table.kept, config.registration, config.cohort.kinds)
         template = find_template(config.registration.template)  # read before work starts
         notes += [f"template {template.name} from {template.origin}: {template.note}"] * bool(template.note)
         notes += _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)

@@ -59,7 +59,6 @@ def draw_map(
     `smooth`: full width at half maximum in mm; 0 for none. `options`: of `plot_stat_map`, over those that are set here.
     Into an ``output_file`` it is written and closed, as nilearn does.
     """
-    require_study(".plot()", "matplotlib", "nilearn")
     from nilearn.image import smooth_img  # takes a second that only pictures need
     from nilearn.plotting import plot_stat_map
 
@@ -186,6 +185,7 @@ class Explained:
         -------
         nilearn display
         """
+        require_study(".plot()", "matplotlib", "nilearn")
         unit = "relative strength" if self.missing is None else f"{_UNITS.get(self._start, self._start)} per voxel"
         title = f"{METHODS[self.method].title}, output {self.target}: {unit}"
         return draw_map(self.map, template_brain() if self._in_template else self.image, title, smooth, **options)

@@ -37,7 +37,8 @@ def test_registration_without_ants_is_refused_by_one_line_before_any_work(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == (
         "heatlas: scans are registered by ANTs, which is not installed: pip install 'heatlas[registration]', or give "
-        "images that lie in template space (--start-at template)."
+        "images that lie in template space (--start-at template). T1-weighted images need no ANTs with "
+        'registration.transform = "affine" and bias_correction = false, as in the preset patients.'
     )
     assert not (tmp_path / "out").exists()
     assert main(["check", str(cohort / "bids"), "--config", str(cohort / "some.toml")]) == 0
