@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from packaging.requirements import Requirement
 from template_cohort import write_config, write_template_cohort
 
 from heatlas.pipeline.run.extras import STUDY
+from heatlas.pipeline.run.tables import read_table
 from heatlas.workflows.command_line import main
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +45,25 @@ def test_registration_without_ants_is_refused_by_one_line_before_any_work(
     )
     assert not (tmp_path / "out").exists()
     assert main(["check", str(cohort / "bids"), "--config", str(cohort / "some.toml")]) == 0
+
+
+@pytest.mark.ci
+def test_brains_are_registered_by_torch_where_ants_is_absent(
+    cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ants", None)
+    linear = "[registration]\ntransform = 'affine'\nbias_correction = false"
+    settings = (cohort / "some.toml").read_text().replace("[registration]", linear)
+    (tmp_path / "linear.toml").write_text(settings.replace('start_at = "template"', 'start_at = "brain"'))
+    out = tmp_path / "out"
+    words = [cohort / "bids", out, "--config", tmp_path / "linear.toml", "--stop-after", "registration"]
+    people = ["--participant-label", "00", "01"]
+    assert main(["run", *map(str, words), *people, "--n-procs", "1"]) == 0
+    sidecars = [json.loads(path.read_text()) for path in out.rglob("*desc-preproc_T1w.json")]
+    assert [one["Registration"] for one in sidecars] == ["affine-torch"] * 2
+    quality = read_table(out / "group" / "registration.tsv")
+    assert (quality["affine_residual_mm"] == 0).all()
+    assert np.allclose(quality["scale"], 1, atol=0.02)  # they are brains of the template
 
 
 @pytest.mark.slow
@@ -126,6 +148,7 @@ refused(found.plot)
 refused(lambda: heatlas.open("run"))
 refused(lambda: heatlas.explain(files[0], network="oasis1-ad"))
 refused(lambda: heatlas.explain(network, files[0], "lime"))
+from heatlas.pipeline.run.tables import read_table
 from heatlas.workflows.command_line import main
 sys.exit(main(["run", "BIDS", "OUT"]))
 """
