@@ -42,14 +42,12 @@ def test_without_ants_the_affine_planted_is_the_affine_found(
     no_ants: None, phantom: Any, template: Template, write: Any
 ) -> None:
     path = write(phantom, "PSR")
-    results = [register_image(path, template, SETTINGS, seed, path.with_name(f"{seed}_")) for seed in (1, 2)]
-    found, again = (read_affine(result.transforms.affine) for result in results)
-    np.testing.assert_array_equal(found, again)  # nothing is drawn
+    result = register_image(path, template, SETTINGS, 1, path.with_name("of_"))
+    found = read_affine(result.transforms.affine)
     points = template.grid.to_world(np.argwhere(template.brain_mask)[::50])
     apart = np.linalg.norm(points @ (found - TEMPLATE_TO_SCAN)[:3, :3].T + (found - TEMPLATE_TO_SCAN)[:3, 3], axis=1)
     assert apart.mean() < 0.5  # mm; voxels are of 4 mm, and the phantom of 3 mm
     assert apart.max() < 1.5
-    result = results[0]
     assert not read_displacement(result.transforms.warp).any()
     assert result.quality["scale"] == pytest.approx(np.cbrt(np.linalg.det(TEMPLATE_TO_SCAN[:3, :3])), abs=0.01)
     inside = result.brain_mask & template.brain_mask & (result.t1w < 110)  # but the ball
@@ -108,6 +106,8 @@ def test_ants_reads_the_files_and_resamples_as_is_done_without_it(
     scan = Volume(phantom.get_fdata(dtype=np.float32), phantom.affine)
     fixed = Volume(template.t1w, template.grid.affine)
     files = torch_affine.register(fixed, scan, tmp_path / "of_")
+    again = torch_affine.register(fixed, scan, tmp_path / "again_")
+    assert again.affine.read_bytes() == files.affine.read_bytes()  # nothing is drawn
     by_ants = resample(scan, files, fixed.data.shape, fixed.affine)
     monkeypatch.setattr(ants_transform, "has_ants", lambda: False)
     np.testing.assert_allclose(resample(scan, files, fixed.data.shape, fixed.affine), by_ants, atol=0.02)
