@@ -81,8 +81,8 @@ def write_environment(versions: dict[str, str]) -> None:
     """``environment.yml``: what conda-forge has comes from there, in the versions of the lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
-    asked = [*project["project"]["dependencies"], *extras["registration"], *extras["extraction"], *extras["template"],
-             *extras["cluster"], *groups["test"]]  # fmt: skip
+    asked = [*project["project"]["dependencies"], *extras["study"], *extras["registration"], *extras["extraction"],
+             *extras["template"], *extras["cluster"], *groups["test"]]  # fmt: skip
     direct = [str(canonicalize_name(Requirement(one).name)) for one in asked]
     by_pip = [name for name in direct if name not in (*CONDA, "torch")]
     lines = [

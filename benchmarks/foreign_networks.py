@@ -2,7 +2,7 @@
 
 ``python benchmarks/foreign_networks.py`` prints the tables of docs/benchmarks/foreign_networks.md. Maps that add up are
 checked: a number is what a map misses of the difference of the logits, relative to it. MONAI's ViT needs einops.
-``--speed`` makes the table of times alone, names of networks their rows alone.
+``--speed`` makes the table of times alone, ``--double`` shows what is rounding, names of networks their rows alone.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def drawn(draws: torch.Generator) -> Tensor:
     return F.interpolate(coarse, SHAPE, mode="trilinear")[0, 0] + 0.2 * torch.rand(SHAPE, generator=draws)
 
 
-def row(name: str) -> str:
+def row(name: str, precision: torch.dtype = torch.float32) -> str:
     torch.manual_seed(7)
-    network, draws = NETWORKS[name](), torch.Generator().manual_seed(8)
-    volume, *controls = (drawn(draws) for _ in range(3))
+    network, draws = NETWORKS[name]().to(precision), torch.Generator().manual_seed(8)
+    volume, *controls = (drawn(draws).to(precision) for _ in range(3))
     bins = tuple(42.5 + k for k in range(40)) if name.startswith("SFCN") else ()
     model, cells = prepare(network, volume, bins=bins, output_item=ITEMS.get(name, "")), []
     for method, settings in METHODS.items():
@@ -113,11 +113,12 @@ def main() -> None:
         "networks",
         networks={"nargs": "*", "help": "rows of these alone"},
         speed=(False, "the table of times alone"),
+        double=(False, "networks and images in double precision"),
     )
     if not options.speed:
         print(*table(["network", *METHODS]), sep="\n")
         for name in options.networks or NETWORKS:
-            print(row(name), flush=True)
+            print(row(name, torch.float64 if options.double else torch.float32), flush=True)
         print()
     if not options.networks:
         speed()

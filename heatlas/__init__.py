@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from heatlas.pipeline.explaining.explained_image import Explained, regions
     from heatlas.reports.read.open_run import OpenRun
     from heatlas.reports.read.open_run import open_run as open
-    from heatlas.workflows.explained_scan import explain
+    from heatlas.workflows.any_image import explain
     from heatlas.workflows.library import apply, evaluate, export, run
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 _PLACES = {
     "open": ("heatlas.reports.read.open_run", "open_run"),
     "OpenRun": ("heatlas.reports.read.open_run", "OpenRun"),
-    "explain": ("heatlas.workflows.explained_scan", "explain"),
+    "explain": ("heatlas.workflows.any_image", "explain"),
     "Explained": ("heatlas.pipeline.explaining.explained_image", "Explained"),
     "regions": ("heatlas.pipeline.explaining.explained_image", "regions"),
     "methods": ("heatlas.pipeline.explaining.any_network", "methods"),
@@ -47,6 +47,7 @@ _PLACES = {
     "evaluate": ("heatlas.workflows.library", "evaluate"),
     "export": ("heatlas.workflows.library", "export"),
 }
+_OF_RUNS = ("heatlas.reports.read.open_run", "heatlas.workflows.library")
 
 
 def __getattr__(name: str) -> object:
@@ -57,6 +58,10 @@ def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'heatlas' has no attribute {name!r}")
     module, attribute = _PLACES[name]
+    if module in _OF_RUNS:
+        from heatlas.pipeline.run.extras import require_study
+
+        require_study(f"heatlas.{name}")
     return getattr(import_module(module), attribute)
 
 

@@ -25,6 +25,7 @@ from heatlas.pipeline.run.errors import (
     HeatlasError,
     UsageError,
 )
+from heatlas.pipeline.run.extras import require_study
 from heatlas.pipeline.run.plain_text import PlainStream, did_you_mean, nearest, plain, unknown
 from heatlas.pipeline.run.work.executors import import_ahead
 from heatlas.pipeline.run.work.host import FULL_BYTES, size_limit, too_large, why_unwritten
@@ -183,6 +184,7 @@ def execute(command: Command, begin: Callable[[], None] = lambda: None) -> int:
     `begin` is called when everything is imported, before the work begins.
     """
     try:
+        require_study(f"heatlas {command.name}")
         limit = size_limit()
         if limit is not None and limit < FULL_BYTES and not command.only_reads:
             raise UsageError(f"{too_large()} and run the same command again.")

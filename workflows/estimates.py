@@ -37,7 +37,7 @@ from heatlas.workflows.commands import Models
 
 _QUICK = (2.0, 137.0)
 REGISTRATION_SECONDS = {
-    "affine": (1.6, 27.0),
+    "affine": (1.6, 27.0), "affine-torch": (1.6, 27.0),
     "syn-quick": _QUICK, "antsRegistrationSyNQuick[s]": _QUICK, "antsRegistrationSyNQuickRepro[s]": _QUICK,
     TO_4MM: (9.0, 40.0),
     "syn": (101.0, 49.0),
@@ -144,7 +144,7 @@ def not_estimated(config: Config) -> list[str]:
 
 def bytes_kept(config: Config, voxels: int, with_maps: bool) -> float:
     """On disk for a scan when the run is done (measured on the demo and on OASIS-1)."""
-    of_registration = 1.0 + (0.0 if config.registration.transform == "affine" else 16.7)
+    of_registration = 1.0 + (0.0 if config.registration.transform in ("affine", "affine-torch") else 16.7)
     kept = with_maps and config.attribution.keep_maps == "all"
     names = len(map_names(config.attribution))
     return 1e6 + voxels * (of_registration + (1.2 * names + 1.5 if kept else 0.0))

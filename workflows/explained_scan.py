@@ -1,13 +1,12 @@
-"""``heatlas.explain``: a network of the user's on an image that it takes, or one that has a name on any scan of a head.
+"""``heatlas.explain`` of a network that has a name, on any scan of a head.
 
-A scan is registered as ``heatlas apply`` registers it, and the mean of all networks is explained relative to the mean
+The scan is registered as ``heatlas apply`` registers it, and the mean of all networks is explained relative to the mean
 of their controls.
 """
 
 from __future__ import annotations
 
 import tempfile
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from heatlas.pipeline.explaining import any_network
 from heatlas.pipeline.explaining.controls import mean_controls
 from heatlas.pipeline.explaining.explained_image import Explained
 from heatlas.pipeline.models.contract import ensemble_of
-from heatlas.pipeline.models.foreign.described import read_description
 from heatlas.pipeline.models.inputs import read_channels
 from heatlas.pipeline.models.named_networks import open_network
 from heatlas.pipeline.models.storage import load_model
@@ -34,22 +32,6 @@ METHOD = "deeplift"
 """The usual one for networks with a name: it adds up, and takes one pass of each network."""
 _MNI = 4
 """NIfTI's code of the space of the template."""
-
-
-@wraps(any_network.explain)
-def explain(*given: Any, **options: Any) -> Explained:
-    """As `any_network.explain`, whose words these become; of a network with a name it explains a scan."""
-    network = options.get("network", given[0] if given else None)
-    if not isinstance(network, str | Path):
-        return any_network.explain(*given, **options)
-    if "network" not in options:
-        given = given[1:]
-    if not given and "image" not in options:
-        raise UsageError("heatlas.explain: give a scan and a network, as heatlas.explain(scan, network='oasis1-ad').")
-    if str(network).endswith(".toml"):
-        named = dict(zip(("image", "method"), given, strict=False)) | options
-        return any_network.explain(**named | {"network": read_description(network).network(), "contract": network})
-    return explain_scan(*given, **options | {"network": network})
 
 
 def explain_scan(image: str | Path, method: str = METHOD, *, network: str | Path, **options: Any) -> Explained:

@@ -37,7 +37,7 @@ from heatlas.pipeline.models.families.family import NO_BACKBONE
 from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.models.families.registry import family_of, is_given, is_solved, on_backbone
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.registration.ants_transform import require_ants
+from heatlas.pipeline.registration.ants_transform import engine_of, require_ants
 from heatlas.pipeline.registration.images.brain_extraction import mask_path, require_synthstrip
 from heatlas.pipeline.registration.own_labels import require_own_labels
 from heatlas.pipeline.registration.settled import COARSEST_MM, NOT_MEASURED, not_measured
@@ -316,7 +316,9 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         notes = [f"the code of model.network = {config.model.network} was run, to make the network and to try it"]
         notes += [NO_CONTRACT] * (not config.model.scaling)
     if "registration" in stages:
-        require_ants(cohort.table.kept)
+        require_ants(cohort.table.kept, config.registration, config.cohort.kinds)
+        if engine_of(config.registration.transform) != config.registration.transform:
+            notes += ["ANTs is not installed: scans that are not in template space are registered by torch"]
         template = find_template(config.registration.template)  # read before work starts
         notes += [f"template {template.name} from {template.origin}: {template.note}"] * bool(template.note)
         notes += _mask_notes(config.registration, cohort) + _hippocampus_notes(config.registration, cohort)

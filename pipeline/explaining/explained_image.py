@@ -30,6 +30,7 @@ from heatlas.pipeline.regions.tables import scan_rows
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.ranges import require_arguments
 from heatlas.pipeline.run.errors import BadInputError, HeatlasError, UsageError
+from heatlas.pipeline.run.extras import require_study
 from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.host import on_host
 
@@ -195,6 +196,7 @@ class Explained:
         -------
         nilearn display
         """
+        require_study(".plot()", "matplotlib", "nilearn")
         unit = "relative strength" if self.missing is None else f"{_UNITS.get(self._start, self._start)} per voxel"
         title = f"{METHODS[self.method].title}, output {self.target}: {unit}"
         return draw_map(self.map, template_brain() if self._in_template else self.image, title, smooth, **options)

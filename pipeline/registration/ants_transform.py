@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import nibabel as nib
 import numpy as np
@@ -22,6 +22,8 @@ import scipy.ndimage
 
 from heatlas.atlases.spaces import Grid
 from heatlas.pipeline.cohort.records import Scan
+from heatlas.pipeline.run.config.images import T1W, ImageKind
+from heatlas.pipeline.run.config.settings import RegistrationConfig
 from heatlas.pipeline.run.errors import HeatlasError, MissingDataError
 
 LPS_FROM_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -29,7 +31,8 @@ THREADS_VARIABLE = "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS"
 BOTH_METRICS = "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]"
 SYN_QUICK, LINEAR = "antsRegistrationSyNQuick[s]", "antsRegistrationSyNQuick[a]"
 TO_4MM = "SyN[0.5,MI32,16mm:100,8mm:70,4mm:10]"
-AFFINE = "affine"
+AFFINE: Final = "affine"
+AFFINE_TORCH: Final = "affine-torch"
 Interpolation = Literal["linear", "genericLabel", "nearestNeighbor"]
 NAMED = {"syn": BOTH_METRICS, "syn-quick": SYN_QUICK}
 """Names that a person can type for ANTs' parameters."""
@@ -47,12 +50,23 @@ class RegistrationError(HeatlasError):
     """ANTs found no transform between a scan and the template."""
 
 
-def require_ants(scans: Iterable[Scan]) -> None:
-    """Check before any work that ANTs is installed if a scan has to be registered; it is not imported."""
-    if any(scan.entry != "template" for scan in scans) and importlib.util.find_spec("ants") is None:
+def has_ants() -> bool:
+    return importlib.util.find_spec("ants") is not None
+
+
+def engine_of(transform: str) -> str:
+    """The transform as it is made here: affine ones by torch where ANTs is not installed."""
+    return AFFINE_TORCH if transform == AFFINE and not has_ants() else transform
+
+
+def require_ants(scans: Iterable[Scan], settings: RegistrationConfig, kinds: Sequence[ImageKind]) -> None:
+    """Check before any work that ANTs is installed if a scan has to be registered by it; it is not imported."""
+    by_torch = engine_of(settings.transform) == AFFINE_TORCH and not settings.bias_correction and {*kinds} == {T1W}
+    if not has_ants() and not by_torch and any(scan.entry != "template" for scan in scans):
         raise MissingDataError(
             "scans are registered by ANTs, which is not installed: pip install 'heatlas[registration]', or give images "
-            "that lie in template space (--start-at template)."
+            "that lie in template space (--start-at template). T1-weighted images need no ANTs with "
+            'registration.transform = "affine" and bias_correction = false, as in the preset patients.'
         )
 
 
@@ -246,6 +260,8 @@ def resample(
     ``LabelImageGenericInterpolateImageFunction``), or that of the voxel in which its centre lies. Voxels are computed
     independently, so the number of threads does not matter.
     """
+    if not has_ants():
+        return _resample_affinely(moving, transforms, shape, affine, interpolation)
     import ants
 
     reference = to_ants(Volume(np.zeros(shape, dtype=np.float32), affine))
@@ -257,6 +273,20 @@ def resample(
         singleprecision=True,
     )
     return np.asarray(result.numpy(), dtype=np.float32)
+
+
+def _resample_affinely(
+    moving: Volume, transforms: Transforms, shape: tuple[int, int, int], affine: np.ndarray, interpolation: str
+) -> np.ndarray:
+    """`resample` without ANTs, of a map without displacement."""
+    if interpolation == "genericLabel" or transforms.rigid is not None or read_values(transforms.warp).any():
+        raise MissingDataError("a transform needs ANTs, which is not installed: pip install 'heatlas[registration]'.")
+    to_voxels = np.linalg.inv(moving.affine) @ read_affine(transforms.affine) @ affine
+    order = 1 if interpolation == "linear" else 0
+    values = scipy.ndimage.affine_transform(
+        moving.data.astype(np.float64), to_voxels[:3, :3], to_voxels[:3, 3], shape, order=order
+    )
+    return np.asarray(values, dtype=np.float32)
 
 
 def to_ants(volume: Volume) -> Any:

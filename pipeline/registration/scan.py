@@ -21,6 +21,7 @@ import scipy.ndimage
 from heatlas.atlases.spaces import Grid
 from heatlas.atlases.templates import Template, brain_box
 from heatlas.pipeline.registration import ants_transform as transform
+from heatlas.pipeline.registration import torch_affine
 from heatlas.pipeline.registration.entry_points import stated_brain
 from heatlas.pipeline.registration.images.brain_extraction import BrainMask, find_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
@@ -83,7 +84,10 @@ def register_image(
     fixed = transform.Volume(box.crop(template.t1w), box.grid(template.grid).affine)
     masked = transform.Volume(np.where(mask.data, scan.data, np.float32(0)), scan.affine)
     moving = transform.coarsen(masked, DRIVING_VOXEL * float(fixed.voxel_sizes.min()))
-    transforms = transform.register(fixed, moving, config.transform, seed, prefix)
+    if transform.engine_of(config.transform) == transform.AFFINE_TORCH:
+        transforms = torch_affine.register(fixed, moving, prefix)
+    else:
+        transforms = transform.register(fixed, moving, config.transform, seed, prefix)
     values = transform.resample(scan, transforms, fixed.data.shape, fixed.affine)
     scan_mask = transform.resample(mask, transforms, fixed.data.shape, fixed.affine) >= 0.5
     keep = box.crop(template.brain_mask) if config.brain_extraction == "template-mask" else scan_mask

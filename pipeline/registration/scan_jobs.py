@@ -15,6 +15,7 @@ from heatlas.atlases.spaces import write_template_image
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.cohort.work import Work
+from heatlas.pipeline.registration.ants_transform import AFFINE_TORCH, engine_of
 from heatlas.pipeline.registration.entry_points import place_beside, place_in_template, placed_brain
 from heatlas.pipeline.registration.images.brain_extraction import mask_path, sidecar_of
 from heatlas.pipeline.registration.images.t1w import load_t1w
@@ -50,7 +51,10 @@ def registration_job(work: Work, scan: Scan, template_digest: str) -> Job:
 
     The seed of the scan is derived from that of the registration and the name of the scan.
     """
-    input_root, config, digests, files = work.input_root, work.config.registration, work.digests, work.files(scan)
+    input_root, digests, files = work.input_root, work.digests, work.files(scan)
+    config = work.config.registration
+    if engine_of(config.transform) == AFFINE_TORCH:  # the key names what registers here
+        config = dataclasses.replace(config, transform=AFFINE_TORCH)
     source, kind = scan.image or "", KINDS[files.suffix]
     first = SessionImage(input_root / scan.file, source, kind)
     others = [

@@ -18,6 +18,7 @@ from heatlas.atlases.templates import Template, brain_box, load_template
 from heatlas.pipeline.registration import ants_transform
 from heatlas.pipeline.registration.ants_transform import (
     AFFINE,
+    AFFINE_TORCH,
     BOTH_METRICS,
     COARSE_LEVELS_MM,
     LEVELS_MM,
@@ -154,7 +155,7 @@ def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_sets_that_can_be_named_are_the_ones_that_are_known() -> None:
     offered = get_args(get_type_hints(RegistrationConfig)["transform"])
-    assert offered == (BOTH_METRICS, QUICK, "antsRegistrationSyNQuickRepro[s]", TO_4MM, *NAMED, AFFINE)
+    assert offered == (BOTH_METRICS, QUICK, "antsRegistrationSyNQuickRepro[s]", TO_4MM, *NAMED, AFFINE, AFFINE_TORCH)
     assert RegistrationConfig().transform == BOTH_METRICS
     for name, levels in ((BOTH_METRICS, LEVELS_MM), (TO_4MM, COARSE_LEVELS_MM)):
         listed = ",".join(f"{width:g}mm:{number}" for width, number in levels.items())

@@ -272,6 +272,17 @@ def test_folds_are_said_to_be_balanced_for_what_they_were():
     assert "balanced" not in methods._data(methods_record({"scans": scans}))
 
 
+@pytest.mark.parametrize(("transform", "packages", "said"), [
+    ("affine", {"antspyx": "absent", "torch": "2.13.0"}, "affinely (12 parameters by mutual information, in PyTorch 2"),
+    ("affine-torch", {"antspyx": "0.6.3", "torch": "2.13.0"}, "by mutual information, in PyTorch 2.13.0 [@torch])"),
+    ("affine", {"antspyx": "0.6.3", "torch": "2.13.0"}, "with ANTs (ANTsPy 0.6.3 [@antsx]"),
+])  # fmt: skip
+def test_what_registered_the_scans_is_said(transform, packages, said):
+    table = pd.DataFrame({"brain_extraction": ["given"], "flags": [None]})
+    run = methods_record({"registration": table}, registration={"transform": transform})
+    assert said in methods._registration(dataclasses.replace(run, provenance={"packages": packages}))
+
+
 def test_covariates_are_in_words_and_named_once():
     table = pd.DataFrame({"covariates": ["fold", "fold, age, sex[T.M]", None]})
     text = methods.further_analyses(methods_record({"associations": table}))

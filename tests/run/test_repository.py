@@ -336,7 +336,7 @@ PYTHONS = [
 ]
 EXTRAS = PROJECT["optional-dependencies"]
 CORE = PROJECT["dependencies"]
-CARRIED = [*CORE, *EXTRAS["template"], *EXTRAS["extraction"]]
+CARRIED = [*CORE, *EXTRAS["study"], *EXTRAS["template"], *EXTRAS["extraction"]]
 SCANS = [*CARRIED, *EXTRAS["registration"], *EXTRAS["cluster"]]
 
 
@@ -353,8 +353,8 @@ def resolved(requirements: list[str], python: str, folder: Path) -> dict[str, st
     return {one["metadata"]["name"].lower(): one["metadata"]["version"] for one in found}
 
 
-def test_the_extra_for_scans_holds_the_three_others() -> None:
-    assert EXTRAS["scans"] == ["heatlas[registration,extraction,template]"]
+def test_the_extra_for_scans_holds_the_four_others() -> None:
+    assert EXTRAS["scans"] == ["heatlas[study,registration,extraction,template]"]
     assert PYTHONS == ["3.11", "3.12", "3.13", "3.14"]
     assert not any(one.startswith(("antspyx", "deepbet", "deepmriprep")) for one in CORE)
 
@@ -376,7 +376,7 @@ def test_all_extras_install_where_ants_has_wheels(python: str, tmp_path: Path) -
 @pytest.mark.network
 @pytest.mark.parametrize("other", ["clinica==0.12.*", "clinicadl==2.0.*"])
 def test_it_stands_beside_programs_that_hold_pandas_below_3(other: str, tmp_path: Path) -> None:
-    found = resolved([*CORE, other], "", tmp_path)  # some of theirs have no wheels
+    found = resolved([*CORE, *EXTRAS["study"], other], "", tmp_path)  # some of theirs have no wheels
     assert found["pandas"].startswith("2.")
     assert {"torch", other.partition("=")[0]} <= found.keys()
 

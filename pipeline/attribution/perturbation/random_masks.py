@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt, find_objects
-from skimage.segmentation import slic
 from torch import Tensor
 
 from heatlas.pipeline.attribution.method_settings import CheckedSettings
@@ -35,6 +34,7 @@ from heatlas.pipeline.attribution.network_view import NetworkView
 from heatlas.pipeline.attribution.perturbation.masking import AIR, Masking, masked_scores, painted
 from heatlas.pipeline.run.config.ranges import Count, Seed, above, at_least
 from heatlas.pipeline.run.errors import BadInputError, UsageError
+from heatlas.pipeline.run.extras import require_study
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.seeds import derived_seed
 
@@ -143,6 +143,9 @@ def supervoxels(
     Labels are 1 to K in the brain, 0 elsewhere. `compactness` is the difference of intensity that is equivalent to the
     distance between supervoxels.
     """
+    require_study("lime", "skimage")
+    from skimage.segmentation import slic
+
     box = find_objects(brain.astype(np.uint8))[0]  # crop to the brain, for speed and independence of the background
     inside = volume[brain]
     spread = max(float(np.ptp(inside)), np.finfo(np.float64).tiny)

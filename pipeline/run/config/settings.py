@@ -200,6 +200,7 @@ class RegistrationConfig:
         "syn",
         "syn-quick",
         "affine",
+        "affine-torch",
     ] = "SyNQuick[a]+SyN[0.5,CC2+MI32,8mm:100,4mm:70,2mm:10]"
     """Parameters of ANTs. The first: linear stages of the second, then SyN with a gradient step of 0.5 by
     cross-correlation of neighbourhoods of radius 2 and mutual information (32 bins) together, with these iterations at
@@ -208,7 +209,8 @@ class RegistrationConfig:
     in docs/registration.md. The fourth, that of the demo, takes half the time of the second at 2 mm: mutual
     information, nothing finer than 4 mm. ``syn`` and ``syn-quick`` are names of the first two. ``affine``: their linear
     stages alone (12 parameters), which leaves all local atrophy in the image; regions then have no volume, but for the
-    tissue of the hippocampus."""
+    tissue of the hippocampus. ``affine-torch``: 12 parameters without ANTs, which ``affine`` means where ANTs is not
+    installed."""
     mask_pattern: str = ""
     """Path of the mask of a scan in the input folder, with {participant_id}, {session_id}, {name}, {scan_id}."""
     synthstrip_model: str = ""

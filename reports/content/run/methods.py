@@ -149,11 +149,13 @@ def _registration(run: RunRecord) -> str:
     if through:
         carried = listing([one.scan for one in (kind, *further) if one.through_t1w])
         parts.append(WORDS.say("through_t1w", carried=carried))
+    without_ants = settings.transform == "affine" and run.provenance.get("packages", {}).get("antspyx") == "absent"
+    by_torch = settings.transform == "affine-torch" or without_ants
     parts.append(
         WORDS.say(
-            "registered",
+            "registered_by_torch" if by_torch else "registered",
             which="T1-weighted scans" if through else "Scans",
-            version=version_of(run, "antspyx"),
+            version=version_of(run, "torch" if by_torch else "antspyx"),
             settings=settings,
             of_template=of_template,
         )
