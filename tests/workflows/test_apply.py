@@ -193,6 +193,17 @@ def test_scans_with_labels_are_compared_too(labelled) -> None:
     withheld = {name: person_content(material, people, name)["withheld"] for name in (INVERTED, MIRRORED, SCAN)}
     assert [text.startswith("This scan is unlike") for text in withheld.values()] == [True, True, False]
     assert withheld[SCAN] == ""
+    assert (
+        "The mean of the networks, which were trained on other people,"
+        in person_content(material, people, SCAN)["lead"]
+    )
+
+
+def test_the_log_of_people_with_labels_speaks_of_no_folds_and_no_training(labelled) -> None:
+    log = labelled.log.read_text()
+    assert "folds" not in log
+    assert "training" not in log
+    assert "prediction    done" in log
 
 
 def test_a_second_call_does_nothing(folder, one) -> None:
