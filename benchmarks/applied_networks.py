@@ -32,6 +32,7 @@ from heatlas.pipeline.regions.region_sums import device_labels, device_region_su
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.run.work.host import kept_memory
 
 WAYS = ("applied", "all networks", "one fold")
 
@@ -64,7 +65,8 @@ def main() -> None:
         for way, (explanations, of_way) in zip(WAYS, ways, strict=True):
             task = ScanToExplain(scan, explanations, tuple(of_way), of_scan, atlas, config.training)
             began = time.process_time()
-            explained = explained_scan(task)
+            with kept_memory():  # as workers do
+                explained = explained_scan(task)
             seconds[way] = time.process_time() - began
             labels = device_labels(atlas.labels, explained.loaded.input.box, torch.device("cpu"))
             sums[way] = device_region_sums(torch.stack([*explained.maps.values()]), labels).numpy()[:, 1:]

@@ -128,7 +128,8 @@ def run_pipeline(
             if timed and options.executor is None and not layout.provenance.is_file():
                 for sentence in expectations(config, cohort, ready.split, stages, options.n_procs):
                     log.info("%s", sentence)
-            for sentence in filter(None, (usual_sentence(config), balance_sentence(ready.balance))):
+            of_folds = "" if is_given(config) else balance_sentence(ready.balance)  # every fold has the same network
+            for sentence in filter(None, (usual_sentence(config), of_folds)):
                 log.info("%s", sentence)
             work = _begin(layout, config, cohort, ready, executor)
             steps = {name: STAGE_FUNCTIONS[name] for name in stages[1:]} | ({last.name: last.work} if last else {})
@@ -188,7 +189,8 @@ def _run_stage(stage: str, step: Callable[[Work], Result], work: Work, log: logg
     started = time.monotonic()
     result = step(work)
     name = "prediction" if stage == "training" and work.config.training.networks_of else stage
-    log.info("%-13s %s (%.0f s)", name, result, time.monotonic() - started)
+    said = str(result) if name == stage or result.count("failed") else "done" if result.changed else "unchanged"
+    log.info("%-13s %s (%.0f s)", name, said, time.monotonic() - started)
     failed = [outcome for outcome in result.outcomes if not outcome.ok]
     for outcome in failed:
         log.warning("  %s failed: %s", outcome.job.unit, outcome.message)

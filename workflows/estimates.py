@@ -111,7 +111,8 @@ def made_of(
         # Validation has a quarter as many scans, forward only; a network that is solved sees each scan about once.
         once = is_solved(config.model) or is_given(config)
         epochs = 1.0 if once else settings.max_epochs * (1 + 1 / 3 * 1 / 4)
-        seconds["training"] = rounds(networks, workers) * max(trained, default=0) * epochs * step.seconds
+        stage = "prediction" if is_given(config) else "training"
+        seconds[stage] = rounds(networks, workers) * max(trained, default=0) * epochs * step.seconds
     if step is not None and "attribution" in stages:
         seconds["maps"] = rounds(labelled, workers) * settings.ensemble * steps_of_maps(config) * step.seconds
     memory = 0.7e9 + (0.0 if step is None else step.memory * settings.batch_size * 1.5)

@@ -118,12 +118,12 @@ def explain(work: Work) -> Result:
     """Explain every scan by networks that were not trained with its participant."""
     layout, config = work.layout, work.config
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
-    labelled, outcomes = work.labelled("registration"), list[Outcome]()
+    labelled, outcomes, scans = work.labelled("registration"), list[Outcome](), list[Scan]()
     if not work.without_labels:
         scans, predictions = predicted(work), PREDICTIONS_TABLE.read(layout, ["scan_id"])
         outcomes = explain_scans(work, scans, predictions, atlas, labelled)
     applied = explain_applied(work, applied_scans(work), labelled, atlas)
-    compared = work.without_labels and write_likeness(work, applied_scans(work))
+    compared = bool(config.training.networks_of) and write_likeness(work, [*scans, *applied_scans(work)])
     planted = write_planted(work, [one.job for one in (*outcomes, *applied) if one.ok])
     return Result([*outcomes, *applied], step_done=compared or planted)
 

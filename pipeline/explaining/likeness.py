@@ -71,7 +71,7 @@ from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.tables import require_filled, require_numbers
 from heatlas.pipeline.run.work.jobs import run_step
-from heatlas.pipeline.training.given import networks_of_run
+from heatlas.pipeline.training.given import networks_of_run, split_of_networks
 
 _LOG = logging.getLogger(__name__)
 LIKENESS_TABLE = declared("likeness", FEWEST=FEWEST, FARTHEST=FARTHEST, AS_FAR=AS_FAR)
@@ -265,7 +265,8 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
         mean = bundle.layout.mean_controls if bundle else None
         for value, alike in zip(values, same_brains(scans, files, controls, mean, spec, anatomy), strict=True):
             value["same_brain"] = alike
-        of_person, rows = networks_for([scan.participant_id for scan in scans], work.split), list[list[Any]]()
+        split = work.split if work.without_labels else split_of_networks(str(folder))  # not the folds of this cohort
+        of_person, rows = networks_for([scan.participant_id for scan in scans], split), list[list[Any]]()
         for scan, one, given in zip(scans, files, values, strict=True):
             asked = {
                 key: value for index in of_person[scan.participant_id] for key, value in members.get(index, {}).items()

@@ -130,7 +130,7 @@ def train_folds(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
     jobs = [fold_job(layout, fold, scans, spec, config, versions, repeat) for repeat in repeats for fold in split.folds]
     try:
         with CurveOnTerminal(_curves(jobs), config.training.max_epochs):
-            outcomes = run_jobs(layout, jobs, work.executor, "Training")
+            outcomes = run_jobs(layout, jobs, work.executor, "Networks" if is_given(config) else "Training")
     finally:
         shutil.rmtree(layout.kept_volumes, ignore_errors=True)
     tables: dict[int, list[Path]] = {repeat: [] for repeat in repeats}

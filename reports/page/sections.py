@@ -248,7 +248,7 @@ def _binarised(run: RunRecord) -> Caution | None:
 
 
 def _several_networks(run: RunRecord) -> Caution | None:
-    if not run.has("relevance_bilateral") or len(run.models) < 2:
+    if not run.has("relevance_bilateral") or len(run.models) < 2 or run.is_given:
         return None
     if run.config.statistics.fold_effect:
         tests = (

@@ -16,7 +16,7 @@ from heatlas.pipeline.registration.quality.likeness import AS_FAR, FARTHEST, LIK
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import in_two
 from heatlas.reports.frame.tables import page_table, worded_columns
-from heatlas.reports.questions.question import Caution, Question
+from heatlas.reports.questions.question import ANY_TASK, Caution, Question
 from heatlas.reports.read.people import UNLIKE, likeness_of
 from heatlas.reports.read.run_record import RunRecord
 from heatlas.reports.vector.charts import NEGATIVE, POSITIVE, ScoreRow, draw_fingerprint
@@ -38,7 +38,8 @@ def why_unlike(run: RunRecord, scans: Sequence[str] | None = None) -> str:
     reasons = [_reason(row) for row in first.to_dict("records")]
     if every == 1:
         return WORDS.say("one", reasons=". ".join(reasons))
-    return WORDS.say("several", scans=people, every=every, names=_names(first["measure"]))
+    said = WORDS.say("several", scans=people, every=every, names=_names(first["measure"]))
+    return said if run.without_labels or scans is not None else f"{said} {WORDS.say('counted')}"
 
 
 def _names(measures: Iterable[Any]) -> str:
@@ -99,7 +100,7 @@ def draw_likeness(material: Material) -> Mapping[str, Any]:
     rows = likeness_of(material.run)
     one = len(set(rows["scan_id"])) == 1
     unlike = rows[rows["verdict"] == UNLIKE]
-    shown = rows if one else rows[rows["scan_id"].isin(unlike["scan_id"])]
+    shown = rows if one else unlike
     if one and len(unlike):  # the reasons stand at the head of the page
         said = WORDS.say("no", names=_names(unlike["measure"]))
     else:
@@ -113,5 +114,5 @@ def draw_likeness(material: Material) -> Mapping[str, Any]:
 
 
 LIKENESS_QUESTION = Question.read(
-    WORDS, "likeness", draw=draw_likeness, applies=lambda run: run.without_labels and run.has("likeness")
+    WORDS, "likeness", draw=draw_likeness, tasks=ANY_TASK, applies=lambda run: run.has("likeness")
 )

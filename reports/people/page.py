@@ -100,6 +100,8 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
     if len(held_out):
         folds = sorted({str(fold).removesuffix(".0") for fold in held_out["fold"]})
         network = f"The network of fold {listing(folds)}, which was trained on no scan of this person,"
+        if run.config.training.networks_of:
+            network = "The mean of the networks, which were trained on other people,"
         if not run.task.classes:
             means = [fixed(pd.to_numeric(held_out[name]).mean(), 1) for name in ("predicted", "label")]
             return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."

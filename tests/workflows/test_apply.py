@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
 from declared_tables import require_as_declared
 
+from heatlas.pipeline.explaining import likeness
 from heatlas.pipeline.explaining.planted_in_scan import PLANTED_IN_SCAN_TABLE
 from heatlas.pipeline.models.families.foreign import ForeignConfig
+from heatlas.pipeline.registration.quality import likeness as quality_likeness
 from heatlas.pipeline.run.config.files import config_to_toml, read_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
@@ -22,7 +26,10 @@ from heatlas.pipeline.statistics.normative.shared_norms import W_ANSWERS_TABLE
 from heatlas.pipeline.statistics.normative.w_scores import W_SCORES_TABLE
 from heatlas.reports.frame.material import Material
 from heatlas.reports.page.parts import finished_sections
+from heatlas.reports.people.likeness import why_unlike
+from heatlas.reports.people.page import person_content
 from heatlas.reports.questions.predictions import learned_elsewhere
+from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_record import read_run
 from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
@@ -31,6 +38,8 @@ pytestmark = pytest.mark.ci
 
 TRAINED, EVERYONE = 24, 36
 SCAN = "sub-33"
+INVERTED, MIRRORED = "sub-27", "sub-29"
+"""A control and a patient whose images are not what they seem."""
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +52,11 @@ def folder(tmp_path_factory) -> Path:
     people = [f"{number:02d}" for number in range(TRAINED)]
     command = ["run", str(folder / "input"), str(folder / "run"), "--config", str(config), "--n-procs", "1"]
     assert main([*command, "--stop-after", "statistics", "--participant-label", *people]) == 0
+    for name, changed in ((INVERTED, lambda brain: np.where(brain > 0, brain.max() + 1 - brain, 0)),
+                          (MIRRORED, lambda brain: brain[::-1])):  # fmt: skip
+        path = folder / "input" / name / "anat" / f"{name}_T1w.nii.gz"
+        image = nib.load(path)
+        nib.save(nib.Nifti1Image(changed(np.asarray(image.dataobj)), image.affine), path)
     return folder
 
 
@@ -60,8 +74,11 @@ def one(folder) -> RunLayout:
 
 
 @pytest.fixture(scope="module")
-def labelled(folder) -> RunLayout:
-    return apply(folder, folder / "input", "labelled", "--stop-after", "statistics")
+def labelled(folder) -> Iterator[RunLayout]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (likeness, quality_likeness):  # fewer controls than usual are enough: 8 have been trained with
+            patch.setattr(module, "FEWEST", 5)
+        yield apply(folder, folder / "input", "labelled", "--stop-after", "statistics")
 
 
 def test_one_scan_is_answered_by_each_network_as_in_a_cohort_with_labels(folder, one, labelled) -> None:
@@ -160,6 +177,33 @@ def test_a_region_that_the_atlas_lacks_is_refused_before_anything_is_written(fol
     assert "--plant Putamenn: the atlas neuromorphometrics-cat12 has no such region. Did you mean Putamen?" in said
     assert len(said.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_scans_with_labels_are_compared_too(labelled) -> None:
+    require_as_declared(labelled, likeness.LIKENESS_TABLE)
+    table = likeness.LIKENESS_TABLE.read(labelled)
+    assert table["scan_id"].nunique() == EVERYONE - 16  # of both classes, and outside the contrast
+    measures = table[table["verdict"] == "unlike"].groupby("participant_id")["measure"].agg(set)
+    assert set(measures.index) == {INVERTED, MIRRORED}
+    assert "template_correlation" in measures[INVERTED]
+    assert "side" in measures[MIRRORED]
+    run = read_run(labelled)
+    assert why_unlike(run).startswith(f"2 of {EVERYONE - 16} scans are unlike those that the networks learned from")
+    material, people = Material.of(labelled), ParticipantRecords(run)
+    withheld = {name: person_content(material, people, name)["withheld"] for name in (INVERTED, MIRRORED, SCAN)}
+    assert [text.startswith("This scan is unlike") for text in withheld.values()] == [True, True, False]
+    assert withheld[SCAN] == ""
+    assert (
+        "The mean of the networks, which were trained on other people,"
+        in person_content(material, people, SCAN)["lead"]
+    )
+
+
+def test_the_log_of_people_with_labels_speaks_of_no_folds_and_no_training(labelled) -> None:
+    log = labelled.log.read_text()
+    assert "folds" not in log
+    assert "training" not in log
+    assert "prediction    done" in log
 
 
 def test_a_second_call_does_nothing(folder, one) -> None:

@@ -2,8 +2,8 @@
 
 Rules use a layer with weights only through two directions of its linear map, without bias. Where nothing is skipped,
 the transposed convolution is a convolution with flipped weights: on a CPU that takes half the time of PyTorch's
-derivative with respect to the input. Otherwise it is that derivative, which unlike ``conv_transpose3d`` needs no output
-padding and is up to 2.5 times faster for few input channels.
+derivative with respect to the input; for few input channels it is a sum over the kernel (`spread`). Otherwise it is
+that derivative, which unlike ``conv_transpose3d`` needs no output padding.
 
 In evaluation mode ``BN(W x + b) = γ/σ (W x + b - μ) + β_BN`` is linear, so convolution and normalisation are one
 convolution with weights ``W γ/σ`` and bias ``(b - μ) γ/σ + β_BN``. The β-rule is invariant to positive factors per
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Protocol
 
 import torch
@@ -57,6 +58,30 @@ class LinearMap(Protocol):
         ...
 
 
+FEW = 8
+"""Channels of all volumes of a batch up to which `spread` takes less time than a convolution of PyTorch."""
+
+
+def spread(
+    y: Tensor, weight: Tensor, padding: Sequence[int], dilation: Sequence[int], input_shape: Sequence[int]
+) -> Tensor:
+    """The transposed convolution of stride 1, one place of the kernel after the other.
+
+    `weight`: (output, input channels, k, k, k). PyTorch's convolution is slow on a CPU where it makes one channel of
+    eight: 53 ms for a volume of 39 x 46 x 39, where this takes 4 ms.
+    """
+    sides = [side + 2 * pad for side, pad in zip(input_shape[2:], padding, strict=True)]
+    whole = y.new_zeros(len(y), weight.shape[1], *sides)
+    for first in range(weight.shape[2]):  # a plane of the kernel at a time bounds memory
+        parts = torch.einsum("ocq,bon->bcqn", weight[:, :, first].flatten(2), y.flatten(2))
+        for place, (second, third) in enumerate(product(range(weight.shape[3]), range(weight.shape[4]))):
+            starts = [at * step for at, step in zip((first, second, third), dilation, strict=True)]
+            a, b, c = (slice(start, start + side) for start, side in zip(starts, y.shape[2:], strict=True))
+            whole[:, :, a, b, c] += parts[:, :, place].view(len(y), -1, *y.shape[2:])
+    a, b, c = (slice(pad, pad + side) for pad, side in zip(padding, input_shape[2:], strict=True))
+    return whole[:, :, a, b, c]
+
+
 @dataclass(frozen=True)
 class Convolution:
     """The linear map of a 3D convolution; input (B, C, D, H, W), zero padding."""
@@ -79,6 +104,8 @@ class Convolution:
         if y.device.type == "cpu" and all(stride == 1 for stride in self.stride) and self.groups == 1:
             reach = [step * (size - 1) for step, size in zip(self.dilation, weight.shape[2:], strict=True)]
             padding = [whole - pad for whole, pad in zip(reach, self.padding, strict=True)]
+            if min(padding) >= 0 and len(y) * weight.shape[1] <= FEW:
+                return spread(y, weight, self.padding, self.dilation, input_shape)
             if min(padding) >= 0:
                 turned = weight.transpose(0, 1).flip(2, 3, 4)
                 return F.conv3d(y, turned, None, 1, padding, self.dilation)

@@ -10,8 +10,8 @@ images, `dark_ml`, `AS_FAR` (none before), the sizes of adults, and a larger sma
 ordinary images of 1 mm are sharper than those of 2 mm; docs/benchmarks/unlike_images.md says what was tried when.
 The place of a scan is p = (b + 1) / (m + 1), where b of m controls lie at least as far on the bad side.
 
-No measure knows anatomy: a lesion that is small or on both sides, or a disease that the network has not seen, may well
-be alike.
+No measure knows anatomy: a lesion that is small or on both sides, a disease that the network has not seen, a mirrored
+head of another scanner, or a child's brain with the size and contrast of an adult's may well be alike.
 """
 
 from __future__ import annotations
