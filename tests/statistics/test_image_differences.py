@@ -132,7 +132,7 @@ def test_a_map_without_an_order_of_regions_has_no_agreement_and_small_classes_ar
     agreement = found["image_agreement"]
     assert agreement[["r", "p"]].isna().all(axis=None)
     assert agreement["note"].str.contains("no order").all()
-    assert found["image_differences"]["note"].str.contains("fewer than 80 participants").all()
+    assert found["image_differences"]["note"].str.contains("fewer than 100 participants").all()
 
 
 @pytest.mark.slow
