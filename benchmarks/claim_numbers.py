@@ -69,7 +69,12 @@ class Numbers:
 
     @property
     def measures(self) -> list[str]:
-        return list(self._by_measure)
+        return [name for name, own in self._by_measure.items() if own["person"].iloc[0] != NOBODY]
+
+    @property
+    def cohort_measures(self) -> list[str]:
+        """Measures that no person has."""
+        return [name for name, own in self._by_measure.items() if own["person"].iloc[0] == NOBODY]
 
     def of(self, measure: str) -> Floats:
         """Values of a measure, (people, seeds); NaN for who was not asked."""

@@ -122,6 +122,11 @@ def mean_of(values: Floats) -> Statistic:
     return statistic
 
 
+def same_of(values: Floats) -> Statistic:
+    """A number by seed, whoever is drawn."""
+    return lambda seed, weights: np.full(len(weights), values[seed])
+
+
 def area_of(values: Floats, positive: NDArray[np.bool_], folds: Ints) -> Statistic:
     """Area under the curve of values (people, seeds) within folds, which count by their pairs."""
 
@@ -143,13 +148,14 @@ def less(first: Statistic, second: Statistic) -> Statistic:
     return lambda seed, weights: first(seed, weights) - second(seed, weights)
 
 
-def told(found: Estimate, says: str, bound: float) -> tuple[str, float]:
-    """What an estimate says of a claim, `above` or `below` the bound or `within` it of 0, and the p of that."""
+def told(found: Estimate, says: str, bound: float, origin: float = 0.0) -> tuple[str, float]:
+    """What an estimate says of a claim, `above` or `below` the bound or `within` it of the origin, and its p."""
     low, high = found.interval
     if says == "within":
-        inside, outside = -bound < low and high < bound, low > bound or high < -bound
-        p = max(found.p(bound), found.p(-bound)) if inside else min(found.p(bound), found.p(-bound))
-        return (HOLDS if inside else NOT if outside else OPEN), p
+        least, most = origin - bound, origin + bound
+        inside, outside = least < low and high < most, low > most or high < least
+        ps = found.p(least), found.p(most)
+        return (HOLDS if inside else NOT if outside else OPEN), min(ps) if outside else max(ps)
     sign = 1 if says == "above" else -1
     ends = sorted((sign * (low - bound), sign * (high - bound)))
     return (HOLDS if ends[0] > 0 else NOT if ends[1] < 0 else OPEN), found.p(bound)
