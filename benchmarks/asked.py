@@ -7,31 +7,34 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
+from typing import TypeVar
 
 import claim_numbers
+import numpy as np
 import relevance_statistics
-from claim_numbers import Numbers
+from claim_numbers import NOBODY, Numbers
 from harness import listed
 from verdicts import (
     OPEN,
     Design,
     Estimate,
+    Floats,
     Statistic,
     area_of,
     at_an_end,
     estimate,
     less,
     mean_of,
-    same_of,
     together,
     told,
 )
 
+T = TypeVar("T")
 STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {"relevance": relevance_statistics.statistics}
 """Statistics of a study beside the means of its measures."""
-NETWORKS, ANSWERS, COIN = "networks", "probability", 0.5
-"""In a table: the study whose networks it asks; the measure of their answers, whose area is above .5 if they know."""
+ANSWERS, LOGIT, COIN = "probability", ", logit", 0.5
+"""What networks answer, which all studies store; of a recipe, where a study has several."""
 LESS = " less "
 MORE = "more people or networks: the interval holds the bound"
 
@@ -50,45 +53,54 @@ class Ask:
     scale: float = 1.0  # of the numbers on the page, and of the bound
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
     numbers: Numbers
 
     @cached_property
-    def design(self) -> Design:
-        return Design(self.numbers.classes, self.numbers.folds)
-
-    @cached_property
     def statistics(self) -> dict[str, Statistic]:
-        own = STUDIES.get(self.numbers.name, lambda _: {})(self.numbers)
-        each = {name: mean_of(self.numbers.of(name)) for name in self.numbers.measures}
-        return each | {name: same_of(self.numbers.of_cohort(name)) for name in self.numbers.cohort_measures} | own
+        return STUDIES[self.numbers.name](self.numbers) if self.numbers.name in STUDIES else {}
 
     @cached_property
-    def found(self) -> dict[str, Estimate]:
+    def _estimates(self) -> dict[str, Estimate]:
         return {}
 
     def estimate(self, of: str) -> Estimate:
-        if of not in self.found:
-            sides = [self._statistic(name) for name in of.split(LESS)]
-            self.found[of] = estimate(sides[0] if len(sides) == 1 else less(*sides), self.design)
-        return self.found[of]
+        """A statistic, the mean of a measure, or a difference of two of them."""
+        if of not in self._estimates:
+            sides = of.split(LESS)
+            if self.statistics and sides[0] not in self.numbers.wide:
+                first, *second = [self._known(name, self.statistics) for name in sides]
+                design = Design(self.numbers.classes, self.numbers.folds)
+                self._estimates[of] = estimate(less(first, *second) if second else first, design)
+            else:
+                tables = [self._known(name, self.numbers.wide) for name in sides]
+                self._estimates[of] = self.mean(
+                    np.subtract(*map(self.numbers.of, sides)) if tables[1:] else self.numbers.of(of)
+                )
+        return self._estimates[of]
 
-    def _statistic(self, name: str) -> Statistic:
-        if name not in self.statistics:
-            near = get_close_matches(name, self.statistics, 1)
-            sys.exit(
-                f"numbers {self.numbers.name}: no statistic {name!r}"
-                + (f"; did you mean {near[0]!r}?" if near else ".")
-            )
-        return self.statistics[name]
+    def mean(self, values: Floats) -> Estimate:
+        """The mean of a measure of those who were asked."""
+        asked, there = np.isfinite(values), np.isfinite(values).any(axis=1)
+        folds = np.where(asked, self.numbers.folds, NOBODY)[there]
+        return estimate(mean_of(values[there]), Design(self.numbers.classes[there], folds))
 
-    @cached_property
-    def networks_know(self) -> bool:
-        """Whether the networks are better than a coin."""
-        numbers = study(self.numbers.about.get(NETWORKS, self.numbers.name)).numbers
-        area = area_of(numbers.of(ANSWERS), numbers.classes == 1, numbers.folds)
-        return estimate(area, Design(numbers.classes, numbers.folds)).interval[0] > COIN
+    def _known(self, name: str, names: Mapping[str, T]) -> T:
+        if name not in names:
+            near = "".join(f"; did you mean {one!r}?" for one in get_close_matches(name, names, 1))
+            sys.exit(f"numbers {self.numbers.name}: no statistic {name!r}{near}")
+        return names[name]
+
+    def networks_know(self, of: str) -> bool:
+        """Whether the networks that a statistic is of are better than a coin: the area of their answers is above .5."""
+        names = [one for one in self.numbers.wide if one.endswith(LOGIT) and one.removesuffix(LOGIT[2:]) in of]
+        return all(self._area(name).interval[0] > COIN for name in names or [ANSWERS])
+
+    @lru_cache  # noqa: B019  # a study is kept as long as the process
+    def _area(self, name: str) -> Estimate:
+        area = area_of(self.numbers.of(name), self.numbers.classes == 1, self.numbers.folds)
+        return estimate(area, Design(self.numbers.classes, self.numbers.folds))
 
 
 @cache
@@ -105,8 +117,10 @@ def answered(name: str, asks: tuple[Ask, ...]) -> tuple[str, str, str, float]:
         for ask in asks
         if ask.says
     ]
+    if not parts:  # numbers that no rule can judge
+        return text, OPEN, MORE, 1.0
     verdict, p = together([part for _, part in parts])
-    if not of.networks_know:
+    if not all(of.networks_know(ask.of) for ask, _ in parts):
         return text, OPEN, "networks that are better than a coin", 1.0
     for ask, _ in parts:
         sides = [of.estimate(side).mean * ask.scale for side in ask.of.split(LESS)]

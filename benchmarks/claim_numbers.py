@@ -1,8 +1,8 @@
 """Numbers behind verdicts on patients: what each network said of each person, in `benchmarks/claims/numbers`.
 
-A study is two files. NAME.tsv.gz has a row per measure, person and seed, and NAME.toml says how it was made: commit,
+A study is two files. NAME.tsv.gz has a row per measure, person and seed, and NAME.json says how it was made: commit,
 settings, command, date, and what holds for everybody (`about`). People have running numbers in the order of their
-values, so that neither a number nor the order says who somebody is; rows without a person are of the whole cohort.
+values, so that neither a number nor the order says who somebody is.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import io
 import json
 import subprocess
 import sys
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +31,8 @@ COLUMNS = ["measure", "seed", "person", "class", "fold", "value"]
 DIGITS = 5
 """Significant digits of a stored value."""
 NOBODY = -1
+NUMBERS = "store what was found for claims, under this name"
+"""Of the option of studies."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class Numbers:
 
     @cached_property
     def people(self) -> NDArray[np.int64]:
-        return np.unique(self.rows.loc[self.rows["person"] != NOBODY, "person"].to_numpy())
+        return np.unique(self.rows["person"].to_numpy())
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -53,51 +54,53 @@ class Numbers:
     @cached_property
     def classes(self) -> NDArray[np.int64]:
         """Class of each person."""
-        own = self.rows[self.rows["person"] != NOBODY].drop_duplicates("person").set_index("person")["class"]
-        return own.loc[self.people].to_numpy()
+        return self.rows.drop_duplicates("person").set_index("person")["class"].loc[self.people].to_numpy()
 
     @cached_property
     def folds(self) -> NDArray[np.int64]:
         """Whose network answered, (people, seeds); `NOBODY` for who was not asked."""
-        own = self.rows[self.rows["person"] != NOBODY].drop_duplicates(["person", "seed"])
-        wide = own.pivot_table(index="person", columns="seed", values="fold")
+        wide = self.rows.drop_duplicates(["person", "seed"]).pivot_table(index="person", columns="seed", values="fold")
         return wide.reindex(self.people)[self.seeds].fillna(NOBODY).to_numpy(int)
 
     @cached_property
-    def _by_measure(self) -> Mapping[str, pd.DataFrame]:
-        return dict(iter(self.rows.groupby("measure", sort=False)))
-
-    @property
-    def measures(self) -> list[str]:
-        return [name for name, own in self._by_measure.items() if own["person"].iloc[0] != NOBODY]
-
-    @property
-    def cohort_measures(self) -> list[str]:
-        """Measures that no person has."""
-        return [name for name, own in self._by_measure.items() if own["person"].iloc[0] == NOBODY]
+    def wide(self) -> pd.DataFrame:
+        """A column per measure, a row per person and seed; NaN for who was not asked."""
+        rows = self.rows.pivot_table(index=["person", "seed"], columns="measure", values="value")
+        return rows.reindex(pd.MultiIndex.from_product([self.people, self.seeds]))
 
     def of(self, measure: str) -> Floats:
-        """Values of a measure, (people, seeds); NaN for who was not asked."""
-        if measure not in self._by_measure:
-            sys.exit(f"{self.name}: no numbers of {measure!r}; there are {', '.join(self.measures[:5])} and others.")
-        wide = self._by_measure[measure].pivot_table(index="person", columns="seed", values="value")
-        return wide.reindex(index=self.people, columns=self.seeds).to_numpy(float)
-
-    def of_cohort(self, measure: str) -> Floats:
-        """Values that no person has, by seed."""
-        return self._by_measure[measure].set_index("seed")["value"].loc[self.seeds].to_numpy(float)
+        """Values of a measure, (people, seeds)."""
+        return self.wide[measure].to_numpy(float).reshape(len(self.people), -1)
 
 
-def write(name: str, rows: pd.DataFrame, settings: Path, about: Mapping[str, Any], folder: Path = FOLDER) -> Path:
-    """Write the table of a study; `rows` have the names of people, which are not written (none: the whole cohort).
+def write_of_runs(name: str, runs: Sequence[Path], of: Callable[[Path], pd.DataFrame], **about: Any) -> Path:
+    """Write what runs of `patients.py` say, by seed: `of` has the person, measure and value of each row."""
+    every = []
+    for run in runs:
+        known = pd.read_csv(run / "group" / "predictions.tsv", sep="\t").rename(
+            columns={"participant_id": "person", "target": "class"}
+        )
+        answers = known.assign(measure="probability", value=known["probability"])
+        rows = pd.concat([of(run), answers[["person", "measure", "value"]]])
+        every.append(rows.merge(known[["person", "class", "fold"]], on="person").assign(seed=seed_of(run)))
+    return write(name, pd.concat(every), {"settings": digest_of(runs[0].with_suffix(".toml")), **about})
 
-    `settings`: what its runs were made with.
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def seed_of(run: Path) -> int:
+    return int(run.name.rpartition("-")[2])
+
+
+def write(name: str, rows: pd.DataFrame, about: Mapping[str, Any], folder: Path = FOLDER) -> Path:
+    """Write the table of a study; `rows` have the names of people, which are not written.
+
+    `about`: with what settings it was made, and what holds for everybody.
     """
-    known = rows["person"].notna()
-    numbers = running_numbers(rows[known])
-    rows = rows.assign(person=rows["person"].map(numbers).fillna(NOBODY).astype(int))
-    rows[["class", "fold"]] = rows[["class", "fold"]].fillna(NOBODY).astype(int)
-    ordered = rows[COLUMNS].sort_values(COLUMNS[:3], key=lambda one: one, kind="stable")
+    numbers = running_numbers(rows)
+    ordered = rows.assign(person=rows["person"].map(numbers))[COLUMNS].sort_values(COLUMNS[:3])
     text = ordered.to_csv(sep="\t", index=False, float_format=f"%.{DIGITS}g", lineterminator="\n").encode()
     packed = io.BytesIO()
     with gzip.GzipFile("", "wb", 9, packed, mtime=0) as file:
@@ -107,13 +110,12 @@ def write(name: str, rows: pd.DataFrame, settings: Path, about: Mapping[str, Any
     made = {
         "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip(),
         "date": datetime.date.today().isoformat(),
-        "settings": hashlib.sha256(settings.read_bytes()).hexdigest()[:12],
         "command": " ".join(Path(word).name if "/" in word else word for word in sys.argv),
         "table": hashlib.sha256(text).hexdigest()[:12],
         "people": len(numbers),
     }
-    head = "\n".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in (made | dict(about)).items())
-    (folder / f"{name}.toml").write_text(head + "\n", encoding="utf-8")
+    head = json.dumps(made | dict(about), ensure_ascii=False, indent=1)
+    (folder / f"{name}.json").write_text(head + "\n", encoding="utf-8")
     return folder / f"{name}.tsv.gz"
 
 
@@ -130,12 +132,12 @@ def read(name: str, folder: Path = FOLDER) -> Numbers:
     """The table of a study; refused if it is not the one that its header describes."""
     path = folder / f"{name}.tsv.gz"
     try:
-        about = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
+        about = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         text = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, tomllib.TOMLDecodeError) as error:
+    except (OSError, EOFError, ValueError) as error:
         sys.exit(f"{path}: cannot be read ({error}). Take the committed file again: git checkout {path}")
     if hashlib.sha256(text).hexdigest()[:12] != about.get("table"):
-        sys.exit(f"{path}: not the table that {name}.toml describes. Take the committed files again.")
+        sys.exit(f"{path}: not the table that {name}.json describes. Take the committed files again.")
     return Numbers(name, pd.read_csv(io.BytesIO(text), sep="\t"), about)
 
 

@@ -34,6 +34,8 @@ CANNOT = "cannot be asked"
 VERDICTS = ("holds", "does not", "open", CANNOT)
 STALE = "stale"
 TIMES = RECORDS / "times.tsv"
+COVERAGE = RECORDS / "coverage.tsv"
+"""Of intervals by simulation, written by `verdicts.py`."""
 BOUND = 24
 """Hours on two cores that all studies may take together."""
 SAID, MEASURED, ESTIMATED = "said", "measured", "estimated"

@@ -7,46 +7,46 @@ Runs are those of `benchmarks/patients.py` with the start value, batch norms and
 scan a person; they are only read, but for guided backpropagation of the predicted class, which `heatlas explain` adds
 where it is missing. The first line stores what networks said of each person, of which docs/claims is made
 (`relevance_statistics.py`). With VOLUMES, a deformable registration of the patients of INPUT (made if it is not there),
-relevance of the hippocampus of true positives is compared with its volume and intensity.
+they have the volume of the hippocampus as well.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-import claim_numbers
 import nibabel as nib
 import numpy as np
 import pandas as pd
-from harness import CLAIMS, arguments_of, line, listed, show, table
+from claim_numbers import NUMBERS, write_of_runs
+from harness import arguments_of
 from numpy.typing import NDArray
 from patients import call
-from relevance_statistics import BETAS, GUIDED, LRP, PREDICTED
+from relevance_statistics import BETAS, GUIDED, INTENSITY, LRP, PREDICTED, VOLUME
 
 from heatlas.pipeline.evaluation.scores.localisation import entropy, gini
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 
 Floats = NDArray[np.float64]
-GUIDED_MAPS = (("guided backpropagation of AD", GUIDED), ("guided backpropagation of the predicted class", PREDICTED))
-DRAWS = 1000
-NAMES = {"mmse": "MMSE", "nwbv": "nWBV"}
-TESTED = "regions with family-wise p ≤ .05, "
 
 
-def numbers_of(run: Path) -> pd.DataFrame:
-    """Rows of the table of numbers: sums by region of each map, sparsity by β, the probability of AD."""
+def numbers_of(run: Path, volumes: pd.Series | None = None) -> pd.DataFrame:
+    """Sums by region of each map, sparsity by β, intensity and volume of the hippocampus: person, measure and value."""
     people = pd.read_csv(run / "group" / "predictions.tsv", sep="\t").sort_values("scan_id")
+    person = people.set_index("scan_id")["participant_id"].rename("person")
     sums = relevance(run).groupby(["scan_id", "map", "group"], as_index=False)["sum"].sum()
-    rows = [sums.assign(measure=sums["map"] + ": " + sums["group"]).rename(columns={"sum": "value"})]
-    rows.append(people.assign(measure="probability", value=people["probability"]))
-    rows.extend(sparsity(RunLayout(run.resolve()), people))
-    who = people.set_index("scan_id")
-    each = pd.concat(rows)[["scan_id", "measure", "value"]].set_index("scan_id")
-    each = each.assign(person=who["participant_id"], fold=who["fold"], **{"class": who["target"]})
-    return pd.concat([each, pd.DataFrame(tested(run))]).assign(seed=int(run.name.rpartition("-")[2]))
+    image = pd.read_csv(run / "group" / "image_regions.tsv", sep="\t").query("group == 'Hippocampus'")
+    tissue = image.groupby("scan_id", as_index=False)["intensity"].mean().rename(columns={"intensity": "value"})
+    rows = [
+        sums.assign(measure=sums["map"] + ": " + sums["group"]).rename(columns={"sum": "value"}),
+        tissue.assign(measure=INTENSITY),
+        *sparsity(RunLayout(run.resolve()), people),
+    ]
+    if volumes is not None:
+        rows.append(people.assign(measure=VOLUME, value=people["participant_id"].map(volumes)).dropna(subset="value"))
+    return pd.concat(rows).join(person, on="scan_id")[["person", "measure", "value"]]
 
 
 def relevance(run: Path) -> pd.DataFrame:
@@ -62,16 +62,6 @@ def voxels_of(run: Path) -> dict[str, int]:
     own = relevance(run)
     one = own[(own["map"] == LRP) & (own["scan_id"] == own["scan_id"].iloc[0])]
     return {str(name): int(n) for name, n in one.groupby("group")["n_voxels"].sum().items()}
-
-
-def tested(run: Path) -> Iterator[dict[str, object]]:
-    """Regions whose density the run's test calls higher and lower in patients, of the whole cohort."""
-    rows = pd.read_csv(run / "group" / "statistics" / "group_comparisons.tsv", sep="\t")
-    rows = rows[(rows["comparison"] == "AD/CN") & (rows["metric"] == "density") & (rows["p_fwe"] <= 0.05)]
-    for name in (*BETAS.values(), GUIDED):
-        found = rows.loc[rows["map"] == name, "difference"]
-        for word, count in (("more", (found > 0).sum()), ("less", (found < 0).sum())):
-            yield {"measure": f"{TESTED}{word} in patients, {name}", "value": float(count)}
 
 
 def sparsity(layout: RunLayout, people: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -99,19 +89,6 @@ def predicted(run: Path) -> pd.DataFrame:
     return pd.read_csv(table, sep="\t")
 
 
-def beside_tissue(run: Path, volumes: pd.Series) -> pd.DataFrame:
-    """Of each true positive (rows) the sum in the hippocampus by map, as share of the fold's mean, and its tissue."""
-    people = pd.read_csv(run / "group" / "predictions.tsv", sep="\t").set_index("scan_id")
-    people = people[(people["target"] == 1) & (people["probability"] > 0.5)]
-    frames = [pd.read_csv(run / "group" / "relevance.tsv", sep="\t"), predicted(run).assign(map=PREDICTED)]
-    own = pd.concat(frames).query("group == 'Hippocampus' and scan_id in @people.index")
-    sums = own.pivot_table(index="scan_id", columns="map", values="sum", aggfunc="sum")
-    shares = sums / sums.groupby(people["fold"]).transform("mean")
-    image = pd.read_csv(run / "group" / "image_regions.tsv", sep="\t").set_index("scan_id")
-    intensity = image.loc[image["group"] == "Hippocampus", "intensity"]
-    return shares.assign(volume=volumes, intensity=intensity)
-
-
 def warped(source: Path, run: Path) -> Path:
     """A run with the volumes of the patients, registered by deformation."""
     if not (run / "group" / "volumes.tsv").is_file():
@@ -122,72 +99,24 @@ def warped(source: Path, run: Path) -> Path:
     return run
 
 
-def hippocampal(run: Path) -> pd.DataFrame:
-    """Volume of both hippocampi without fluid, MMSE and nWBV by scan, of a run with a deformable registration."""
-    tables = {
-        name: pd.read_csv(run / f"{name}.tsv", sep="\t", na_values="n/a")
-        for name in ("group/volumes", "scans", "clinical")
-    }
-    rows = tables["group/volumes"]
+def hippocampal(run: Path) -> pd.Series:
+    """Volume of both hippocampi without fluid by person, of a run with a deformable registration."""
+    rows = pd.read_csv(run / "group" / "volumes.tsv", sep="\t", na_values="n/a")
     rows = rows[(rows["group"] == "Hippocampus") & rows["tissue_mm3"].notna()]
-    known = [tables[name].set_index("scan_id")[[column]] for name, column in (("scans", "mmse"), ("clinical", "nwbv"))]
-    return rows.groupby("scan_id")[["tissue_mm3"]].sum().rename(columns={"tissue_mm3": "volume"}).join(known)
-
-
-def hippocampus(runs: Sequence[Path], warped: pd.DataFrame) -> str:
-    """The section: correlations with volume and intensity by map, and how they change with β."""
-    volumes = warped["volume"]
-    found = [beside_tissue(run, volumes) for run in runs]
-    unknown = sorted({name for own in found for name in own.index[own["volume"].isna()]})
-    if unknown:
-        sys.exit(f"{len(unknown)} true positives have no hippocampal volume, such as {unknown[0]}")
-    names = sorted(set().union(*(own.index for own in found)))
-    rng = np.random.default_rng(0)
-    drawn = [found, *([] for _ in range(DRAWS))]
-    for place in range(DRAWS):
-        chosen = rng.choice(names, len(names))
-        drawn[place + 1] = [own.loc[[name for name in chosen if name in own.index]] for own in found]
-    lines = table([f"r, {', '.join(str(len(own)) for own in found)} people", "seeds", "mean", "95 %"])
-
-    def add(what: str, values: Floats) -> None:
-        low, high = np.quantile(values[1:].mean(axis=1), [0.025, 0.975])
-        mean = f"{values[0].mean():.2f}"
-        lines.append(line(what, listed(values[0], ".2f"), mean, f"{low:.2f} to {high:.2f}"))
-
-    maps = list(found[0].columns.drop(["volume", "intensity"]))
-    both = np.array([[own.corr().loc[[*maps, "intensity"], ["volume", "intensity"]] for own in one] for one in drawn])
-    for place, tissue in enumerate(("volume", "intensity")):
-        means = both[..., place]  # (draws, seeds, maps)
-        for beta, name in BETAS.items():
-            add(f"L1, L3: LRP β = {beta:g} and {tissue}", means[..., maps.index(name)])
-        change = means[..., maps.index(BETAS[1.0])] - means[..., maps.index(LRP)]
-        add(f"L3: {tissue}, LRP β = 1 less β = 0", change)
-        for what, name in GUIDED_MAPS:
-            add(f"L2: {what} and {tissue}", means[..., maps.index(name)])
-    add("volume and intensity", both[..., -1, 0])
-    for name in ("mmse", "nwbv"):
-        rows = warped[["volume", name]].dropna().to_numpy(float)
-        at = np.concatenate([np.arange(len(rows))[None], rng.integers(len(rows), size=(DRAWS, len(rows)))])
-        own = np.array([np.corrcoef(rows[one].T)[0, 1] for one in at])
-        add(f"volume and {NAMES[name]}, {len(rows)} patients", own[:, None])
-    return "\n".join(lines)
+    return rows.groupby("participant_id")["tissue_mm3"].sum()
 
 
 def main() -> None:
     options = arguments_of(
         __doc__,
-        "runs --input --volumes --page",
+        "runs --input --volumes",
         input={"type": Path, "help": "scans of the runs, for VOLUMES"},
-        volumes={"type": Path, "help": "run with a deformable registration: relevance of the hippocampus is asked"},
-        numbers=("relevance", "name of the table in benchmarks/claims/numbers"),
+        volumes={"type": Path, "help": "run with a deformable registration, for the volume of the hippocampus"},
+        numbers=("relevance", NUMBERS),
     )
-    if options.volumes:
-        text = hippocampus(options.runs, hippocampal(warped(options.input, options.volumes)))
-        show(text, options.page, "Relevance and the hippocampus", CLAIMS)
-    else:
-        rows = pd.concat(numbers_of(run) for run in options.runs)
-        settings = options.runs[0].with_suffix(".toml")
-        print(claim_numbers.write(options.numbers, rows, settings, {"voxels": voxels_of(options.runs[0])}))
+    volumes = hippocampal(warped(options.input, options.volumes)) if options.volumes else None
+    of = partial(numbers_of, volumes=volumes)
+    print(write_of_runs(options.numbers, options.runs, of, voxels=voxels_of(options.runs[0])))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ FIRST = ("Transverse temporal gyrus", "Hippocampus", "Planum temporale", "Amygda
 """Largest gains of the source, in its order."""
 KNOWN = ("Hippocampus", "Amygdala", "Parahippocampal gyrus", "Entorhinal area")
 """Regions that the source calls known of Alzheimer's disease."""
+INTENSITY, VOLUME = "intensity of the hippocampus", "volume of the hippocampus"
 HIGHER_IN_CONTROLS = ("Cerebral white matter", "Cerebellum")
 TOP = 10
 WAYS = {"": lambda gap: True, ", near": lambda gap: gap == 0.25, ", far": lambda gap: gap >= 0.75}
@@ -50,7 +51,7 @@ class Relevance:
     @cached_property
     def sums(self) -> dict[str, Floats]:
         """By map, (seeds, people, regions)."""
-        names = {one.partition(": ")[0] for one in self.numbers.measures if ": " in one}
+        names = {one.partition(": ")[0] for one in self.numbers.wide if ": " in one}
         return {
             name: np.stack([self.numbers.of(f"{name}: {region}") for region in self.regions], axis=2).swapaxes(0, 1)
             for name in names
@@ -174,6 +175,23 @@ class Relevance:
 
         return statistic
 
+    def beside(self, name: str, tissue: str) -> Statistic:
+        """Of true positives, the correlation of the hippocampus's sum, as share of the fold's mean, with its tissue."""
+        place, values = self.regions.index("Hippocampus"), self.numbers.of(tissue)
+
+        def statistic(seed: int, weights: Floats) -> Floats:
+            own, there = self.sums[name][seed][:, place], self.outcomes["TP"][:, seed] & np.isfinite(values[:, seed])
+            shares, known = np.zeros(weights.shape), np.where(there, values[:, seed], 0)
+            for _, inside in self.folds(seed, weights * there):
+                shares += ratio((inside > 0) * own * inside.sum(axis=1)[:, None], (inside @ own)[:, None])
+            weights = weights * there
+            total = weights.sum(axis=1)[:, None]
+            first, second = (one - (weights * one).sum(axis=1)[:, None] / total for one in (shares, known[None]))
+            sums = [(weights * one).sum(axis=1) for one in (first * second, first**2, second**2)]
+            return sums[0] / np.sqrt(sums[1] * sums[2])
+
+        return statistic
+
     def spread(self, seed: int, weights: Floats) -> Floats:
         """Standard deviation over patients as share of that over controls, within folds; the median over regions."""
         own, each = self.sums[LRP][seed], []
@@ -215,6 +233,9 @@ def statistics(numbers: Numbers) -> dict[str, Statistic]:
         found |= {f"total of {kind}, {name}": own.total(of, kind) for kind in own.outcomes}
         found |= {f"total of controls, {name}": own.total(of, "TN", "FP")}
         found |= {f"{region}, {name}": own.over_controls(of, region) for region in HIGHER_IN_CONTROLS}
+    for tissue in {INTENSITY, VOLUME} & set(numbers.wide):
+        found |= {f"{tissue}, LRP β = {beta:g}": own.beside(of, tissue) for beta, of in BETAS.items()}
+        found[f"{tissue}, guided"] = own.beside(PREDICTED, tissue)
     for metric in ("sum", "density", "gain"):
         found |= {f"overlap by {metric}{way}": own.shared(metric, wanted) for way, wanted in WAYS.items()}
     found |= {f"place of {region.lower()}": own.place(region) for region in FIRST}

@@ -1,21 +1,18 @@
 """Verdicts by rule: an interval that draws people and trainings, what it says of a claim, and whether it can tell.
 
-    python benchmarks/verdicts.py         # coverage of the interval by simulation, as in docs/claims/rules.md
-
 A statistic is asked of each seed with weights of people. The variance of its mean over the seeds is that of people (who
 are drawn within their classes, the same in all seeds), and that of networks: statistics without the people of a network
 give a pseudo-value for each, whose variance holds that of their people as well, which is taken off. Student's t with
-the degrees of freedom of Satterthwaite.
+the degrees of freedom of Satterthwaite. How often it holds the truth: `tests/evaluation/interval_coverage.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from harness import table
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -61,24 +58,24 @@ class Design:
 
 
 @lru_cache(maxsize=16)
-def drawn(classes: tuple[int, ...]) -> Floats:
+def drawn(classes: tuple[int, ...], draws: int = DRAWS) -> Floats:
     """How often each person is drawn, (draws, people): one fewer than a class has, so that means vary enough."""
-    random, found = np.random.default_rng(0), np.zeros((DRAWS, len(classes)))
+    random, found = np.random.default_rng(0), np.zeros((draws, len(classes)))
     for one in sorted(set(classes)):
         own = np.flatnonzero(np.array(classes) == one)
-        found[:, own] = random.multinomial(max(len(own) - 1, 1), np.full(len(own), 1 / len(own)), size=DRAWS)
+        found[:, own] = random.multinomial(max(len(own) - 1, 1), np.full(len(own), 1 / len(own)), size=draws)
     return found
 
 
-def estimate(statistic: Statistic, design: Design) -> Estimate:
+def estimate(statistic: Statistic, design: Design, draws: int = DRAWS) -> Estimate:
     """The statistic over all seeds."""
     n_seeds, people = design.folds.shape[1], len(design.classes) - len(np.unique(design.classes))
-    draws, found, every, pseudo = drawn(tuple(design.classes)), [], [], []
+    times, found, every, pseudo = drawn(tuple(design.classes), draws), [], [], []
     for seed in range(n_seeds):
         own = design.folds[:, seed]
         folds = np.unique(own[own >= 0])
         without = np.stack([own != fold for fold in folds]) if len(folds) > 1 else np.zeros((0, len(own)))
-        values = statistic(seed, np.concatenate([np.ones((1, len(own))), without, draws]) * (own >= 0))
+        values = statistic(seed, np.concatenate([np.ones((1, len(own))), without, times]) * (own >= 0))
         found.append(float(values[0]))
         every.append(values[len(without) + 1 :])
         n = len(folds)
@@ -100,11 +97,8 @@ def estimate(statistic: Statistic, design: Design) -> Estimate:
 
 def _interaction(covariance: Floats) -> float:
     n = len(covariance)
-    return (
-        float((np.trace(covariance) / n - (covariance.sum() - np.trace(covariance)) / (n * (n - 1))) / n)
-        if n > 1
-        else 0.0
-    )
+    shared = (covariance.sum() - np.trace(covariance)) / max(n * (n - 1), 1)
+    return float(np.trace(covariance) / n - shared) / n
 
 
 def _between(pseudo: Sequence[Floats]) -> float:
@@ -120,11 +114,6 @@ def mean_of(values: Floats) -> Statistic:
         return (own @ values[there, seed]) / own.sum(axis=1)
 
     return statistic
-
-
-def same_of(values: Floats) -> Statistic:
-    """A number by seed, whoever is drawn."""
-    return lambda seed, weights: np.full(len(weights), values[seed])
 
 
 def area_of(values: Floats, positive: NDArray[np.bool_], folds: Ints) -> Statistic:
@@ -186,57 +175,3 @@ def holm(ps: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(ps) - rank) * ps[place]))
         found[place] = highest
     return found
-
-
-SIZES = ((65, 68), (13, 14))
-VARIANCES = (
-    (0, 0.25),
-    (0, 1),
-    (0.03, 0.25),
-    (0.03, 1),
-    (0.1, 0.25),
-    (0.1, 1),
-    (0.3, 0.25),
-    (0.3, 1),
-    (1, 0.25),
-    (1, 1),
-)
-"""Of networks, and of what a person has with one network alone; that of people is 1."""
-
-
-def simulated(
-    random: np.random.Generator, size: tuple[int, int], networks: float, rest: float
-) -> tuple[Design, Floats]:
-    """Three seeds of five networks, whose mean is 0: people of two classes in folds that each seed draws anew."""
-    classes = np.repeat([0, 1], size)
-    folds, values = np.empty((len(classes), 3), int), np.empty((len(classes), 3))
-    own = random.normal(size=len(classes))
-    for seed in range(3):
-        for one in (0, 1):
-            there = np.flatnonzero(classes == one)
-            folds[random.permutation(there), seed] = np.arange(len(there)) % 5
-        of_network = random.normal(scale=networks**0.5, size=5)[folds[:, seed]]
-        values[:, seed] = own + of_network + random.normal(scale=rest**0.5, size=len(classes))
-    return Design(classes, folds), values
-
-
-def coverage(size: tuple[int, int], networks: float, rest: float, times: int = 2000) -> tuple[float, float]:
-    """Share, in per cent, of the intervals that hold the truth, and of those that draw people alone."""
-    random, held = np.random.default_rng(0), np.zeros(2)
-    for _ in range(times):
-        design, values = simulated(random, size, networks, rest)
-        both = estimate(mean_of(values), design).interval
-        alone = estimate(mean_of(values.mean(axis=1, keepdims=True)), Design(design.classes, design.folds[:, :1] * 0))
-        held += [low <= 0 <= high for low, high in (both, alone.interval)]
-    return tuple(100 * held / times)
-
-
-def coverages() -> Iterator[tuple[object, ...]]:
-    for size in SIZES:
-        for networks, rest in VARIANCES:
-            yield f"{size[0]} + {size[1]}", networks, rest, *(f"{one:.1f}" for one in coverage(size, networks, rest))
-
-
-if __name__ == "__main__":
-    columns = ["people", "variance of networks", "of what is left", "people and networks", "people alone"]
-    print("\n".join(table(columns, coverages())))
