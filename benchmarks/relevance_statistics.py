@@ -228,7 +228,7 @@ def statistics(numbers: Numbers) -> dict[str, Statistic]:
         found[f"area, {name}"] = area_of(totals, own.positive, numbers.folds)
         found[f"regions, {name}"] = own.higher(of)
         found[f"regions by share, {name}"] = own.higher(of, share=True)
-        found[f"wrong less right, {name}"] = own.wrong_less_right(of)
+        found[f"misclassified above others, {name}"] = own.wrong_less_right(of)
         found[f"with size, {name}"] = own.with_size(of)
         found |= {f"total of {kind}, {name}": own.total(of, kind) for kind in own.outcomes}
         found |= {f"total of controls, {name}": own.total(of, "TN", "FP")}

@@ -12,7 +12,7 @@ from claim_records import COVERAGE
 from verdicts import Design, Floats, estimate, mean_of
 
 DRAWS = 200
-SIZES = ((65, 68), (13, 14))
+SIZES = ((65, 68, 3), (13, 14, 3), (65, 68, 1))
 VARIANCES = (
     (0, 0.25),
     (0, 1),
@@ -29,13 +29,13 @@ VARIANCES = (
 
 
 def simulated(
-    random: np.random.Generator, size: tuple[int, int], networks: float, rest: float
+    random: np.random.Generator, size: tuple[int, int, int], networks: float, rest: float
 ) -> tuple[Design, Floats]:
-    """Three seeds of five networks, whose mean is 0: people of two classes in folds that each seed draws anew."""
-    classes = np.repeat([0, 1], size)
-    folds, values = np.empty((len(classes), 3), int), np.empty((len(classes), 3))
+    """Networks of five folds and mean 0: people of two classes in folds that each seed draws anew."""
+    classes, seeds = np.repeat([0, 1], size[:2]), size[2]
+    folds, values = np.empty((len(classes), seeds), int), np.empty((len(classes), seeds))
     own = random.normal(size=len(classes))
-    for seed in range(3):
+    for seed in range(seeds):
         for one in (0, 1):
             there = np.flatnonzero(classes == one)
             folds[random.permutation(there), seed] = np.arange(len(there)) % 5
@@ -44,7 +44,7 @@ def simulated(
     return Design(classes, folds), values
 
 
-def coverage(size: tuple[int, int], networks: float, rest: float, times: int = 2000) -> tuple[float, float]:
+def coverage(size: tuple[int, int, int], networks: float, rest: float, times: int = 2000) -> tuple[float, float]:
     """Share, in per cent, of the intervals that hold the truth, and of those that draw people alone."""
     random, held = np.random.default_rng(0), np.zeros(2)
     for _ in range(times):
@@ -60,10 +60,10 @@ def coverage(size: tuple[int, int], networks: float, rest: float, times: int = 2
 def coverages() -> Iterator[tuple[object, ...]]:
     for size in SIZES:
         for networks, rest in VARIANCES:
-            yield f"{size[0]} + {size[1]}", networks, rest, *(f"{one:.1f}" for one in coverage(size, networks, rest))
+            yield f"{size[0]} + {size[1]}", size[2], networks, rest, *(f"{one:.1f}" for one in coverage(size, networks, rest))
 
 
 if __name__ == "__main__":
-    columns = ("people", "variance of networks", "of what is left", "people and networks", "people alone")
+    columns = ("people", "seeds", "variance of networks", "of what is left", "people and networks", "people alone")
     lines = ["\t".join(map(str, row)) for row in (columns, *coverages())]
     COVERAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")

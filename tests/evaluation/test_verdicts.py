@@ -35,7 +35,7 @@ def test_without_networks_of_their_own_an_interval_is_that_of_people():
 
 def test_networks_that_differ_widen_an_interval():
     """People who are all alike: what is left is the variance of 15 networks."""
-    design, values = simulated(np.random.default_rng(1), (65, 65), 1.0, 0.0)
+    design, values = simulated(np.random.default_rng(1), (65, 65, 3), 1.0, 0.0)
     shifts = np.array([[values[design.folds[:, s] == f, s].mean() for f in range(5)] for s in range(3)])
     alike = np.take_along_axis(shifts.T, design.folds, axis=0)
     found = estimate(mean_of(alike), design)
@@ -48,7 +48,7 @@ def test_networks_that_differ_widen_an_interval():
 @pytest.mark.slow
 @pytest.mark.parametrize(("networks", "rest"), [(0, 1), (0.1, 0.25), (1, 0.25)])
 def test_intervals_hold_the_truth_as_often_as_they_say(networks, rest):
-    held, alone = coverage((65, 68), networks, rest)
+    held, alone = coverage((65, 68, 3), networks, rest)
     assert 93.5 <= held <= 96.5
     assert networks == 0 or alone < 90
 
@@ -170,7 +170,7 @@ def test_statistics_of_relevance_are_those_of_plain_code(relevance):
         assert value("total of controls, LRP") == pytest.approx(shares[~ill].mean())
         means = [shares[outcome[kind]].mean() for kind in ("TP", "FN", "TN", "FP")]
         expected = min(means[1], means[3]) - max(means[0], means[2])
-        assert value("wrong less right, LRP") == pytest.approx(expected)
+        assert value("misclassified above others, LRP") == pytest.approx(expected)
         assert value("with size, LRP") == pytest.approx(spearmanr(sums[ill].mean(axis=0), size).statistic)
         densities = [(sums[outcome[kind]] / size).mean(axis=0) for kind in ("FP", "TP")]
         assert value("false like true positives") == pytest.approx(spearmanr(*densities).statistic)
