@@ -61,24 +61,15 @@ class Study:
     def statistics(self) -> dict[str, Statistic]:
         return STUDIES[self.numbers.name](self.numbers) if self.numbers.name in STUDIES else {}
 
-    @cached_property
-    def _estimates(self) -> dict[str, Estimate]:
-        return {}
-
+    @lru_cache  # noqa: B019  # a study is kept as long as the process
     def estimate(self, of: str) -> Estimate:
         """A statistic, the mean of a measure, or a difference of two of them."""
-        if of not in self._estimates:
-            sides = of.split(LESS)
-            if self.statistics and sides[0] not in self.numbers.wide:
-                first, *second = [self._known(name, self.statistics) for name in sides]
-                design = Design(self.numbers.classes, self.numbers.folds)
-                self._estimates[of] = estimate(less(first, *second) if second else first, design)
-            else:
-                tables = [self._known(name, self.numbers.wide) for name in sides]
-                self._estimates[of] = self.mean(
-                    np.subtract(*map(self.numbers.of, sides)) if tables[1:] else self.numbers.of(of)
-                )
-        return self._estimates[of]
+        sides = of.split(LESS)
+        if self.statistics and sides[0] not in self.numbers.wide:
+            first, *second = [self._known(name, self.statistics) for name in sides]
+            return estimate(less(first, *second) if second else first, Design(self.numbers.classes, self.numbers.folds))
+        first, *second = [self.numbers.of(name) for name in sides if self._known(name, self.numbers.wide) is not None]
+        return self.mean(first - sum(second))
 
     def mean(self, values: Floats) -> Estimate:
         """The mean of a measure of those who were asked."""
@@ -97,7 +88,7 @@ class Study:
         names = [one for one in self.numbers.wide if one.endswith(LOGIT) and one.removesuffix(LOGIT[2:]) in of]
         return all(self._area(name).interval[0] > COIN for name in names or [ANSWERS])
 
-    @lru_cache  # noqa: B019  # a study is kept as long as the process
+    @lru_cache  # noqa: B019
     def _area(self, name: str) -> Estimate:
         area = area_of(self.numbers.of(name), self.numbers.classes == 1, self.numbers.folds)
         return estimate(area, Design(self.numbers.classes, self.numbers.folds))

@@ -19,8 +19,10 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
+from math import isnan
 from pathlib import Path
 
+import asked
 import claim_numbers
 import result_pages
 from claim_records import (
@@ -174,9 +176,18 @@ def _rules() -> str:
         not_asked=[(*next(claim.rows()), claim) for claim in every if not claim.here],
         quoted=sorted({answer.page for claim in every for answer in claim.here if answer.page}),
         numbers=[claim_numbers.read(name) for name in claim_numbers.stored()],
+        differ=_seeds_differ(),
         coverage=[line.split("\t") for line in COVERAGE.read_text(encoding="utf-8").splitlines()],
         time=_time(used),
     )
+
+
+def _seeds_differ() -> Sequence[bool]:
+    """Of each number that decides a claim, whether its seeds differ by more than their networks do (p < .05)."""
+    answers = [answer for source in sources() for claim in source.claims for answer in claim.here]
+    asks = {(answer.numbers, ask.of) for answer in answers for ask in answer.asks if ask.says}
+    ps = [asked.study(name).estimate(of).seeds_differ for name, of in sorted(asks)]
+    return [p < 0.05 for p in ps if not isnan(p)]
 
 
 def _time(names: Sequence[str]) -> str:
