@@ -123,11 +123,12 @@ def answered(name: str, asks: tuple[Ask, ...]) -> tuple[str, str, str, float]:
 def text_of(ask: Ask, found: Estimate) -> str:
     seeds = listed((ask.scale * one for one in found.seeds), ask.form)
     if not ask.says:
-        return shortened(f"{ask.words} {seeds} by seed")
+        return shortened(f"{ask.words} {seeds}{' by seed' * (len(found.seeds) > 1)}")
     low, high = sorted(ask.scale * one for one in found.interval)
     rule = f"{ask.words}, {ask.says} {ask.bound:g}{f' of {ask.origin:g}' * (ask.says == 'within')}: "
     mean = format(ask.scale * found.mean, ask.form)
-    return shortened(f"{rule}{mean} ({low:{ask.form}} to {high:{ask.form}}), by seed {seeds}")
+    by_seed = f", by seed {seeds}" * (len(found.seeds) > 1)
+    return shortened(f"{rule}{mean} ({low:{ask.form}} to {high:{ask.form}}){by_seed}")
 
 
 def shortened(text: str) -> str:

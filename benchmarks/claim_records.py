@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asked import MORE, Ask, answered
+from asked import MORE, Ask, answered, study
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims"
@@ -70,7 +70,8 @@ class Answer:
             return answer
         found, verdict, needs, p = answered(answer.numbers, asks)
         needs = answer.needs if needs == MORE and answer.needs else needs
-        return replace(answer, found=found, verdict=verdict, needs=needs, p=p)
+        seeds = len(study(answer.numbers).numbers.seeds)
+        return replace(answer, found=found, verdict=verdict, needs=needs, p=p, seeds=seeds)
 
     @property
     def stands(self) -> bool:
