@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import verdicts
 from claim_numbers import Numbers
-from relevance_statistics import BETAS, GUIDED, PREDICTED, Relevance, statistics
+from relevance_statistics import BETAS, GUIDED, INTENSITY, PREDICTED, Relevance, statistics
 from scipy.stats import spearmanr, t
 from sklearn.metrics import roc_auc_score
 from verdicts import HOLDS, NOT, OPEN, Design, Estimate, area_of, estimate, mean_of, told
@@ -148,7 +148,7 @@ def relevance():
             f"{m}: {r}": random.gamma(2, size=n) for m in (*BETAS.values(), GUIDED, PREDICTED) for r in NAMED + REGIONS
         }
         measures |= {f"{m} at {beta:g}": random.uniform(size=n) for m in ("Gini index", "entropy") for beta in BETAS}
-        measures["probability"] = random.uniform(size=n)
+        measures |= {name: random.uniform(size=n) for name in ("probability", INTENSITY)}
         frames += [known.assign(measure=name, value=values) for name, values in measures.items()]
     size = {name: int(k) + 5 for k, name in enumerate(NAMED + REGIONS)}
     return Numbers("relevance", pd.concat(frames), {"voxels": size})
@@ -198,6 +198,11 @@ def test_statistics_of_relevance_are_those_of_plain_code(relevance):
             spreads.append(np.sqrt(sum(left) / (who.sum() - 2)))
         assert value("spread, patients over controls") == pytest.approx(np.median(spreads[0] / spreads[1]))
         assert value("Gini index at 0.5") == pytest.approx(relevance.of("Gini index at 0.5")[rows, seed].mean())
+        right, of = outcome["TP"], sums[:, own.regions.index("Hippocampus")]
+        tissue = relevance.of(INTENSITY)[rows, seed]
+        shares = of / np.array([of[right & (fold == one)].mean() for one in fold])
+        expected = np.corrcoef(shares[right], tissue[right])[0, 1]
+        assert value(f"{INTENSITY}, LRP β = 0") == pytest.approx(expected)
         white = own.regions.index("Cerebral white matter")
         assert value("Cerebral white matter, LRP") == pytest.approx(sums[ill, white].mean() / sums[~ill, white].mean())
 
