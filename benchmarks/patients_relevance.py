@@ -25,9 +25,14 @@ from numpy.typing import NDArray
 from patients import call
 from relevance_statistics import BETAS, GUIDED, INTENSITY, LRP, PREDICTED, VOLUME
 
+from heatlas.atlases.labels import load_atlas
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.evaluation.scores.localisation import entropy, gini
+from heatlas.pipeline.models.inputs import configured_input
+from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.statistics.data.values import of_scan
 
 Floats = NDArray[np.float64]
 
@@ -37,12 +42,9 @@ def numbers_of(run: Path, volumes: pd.Series | None = None) -> pd.DataFrame:
     people = pd.read_csv(run / "group" / "predictions.tsv", sep="\t").sort_values("scan_id")
     person = people.set_index("scan_id")["participant_id"].rename("person")
     sums = relevance(run).groupby(["scan_id", "map", "group"], as_index=False)["sum"].sum()
-    image = pd.read_csv(run / "group" / "image_regions.tsv", sep="\t").query("group == 'Hippocampus'")
-    tissue = image.groupby("scan_id", as_index=False)["intensity"].mean().rename(columns={"intensity": "value"})
     rows = [
         sums.assign(measure=sums["map"] + ": " + sums["group"]).rename(columns={"sum": "value"}),
-        tissue.assign(measure=INTENSITY),
-        *sparsity(RunLayout(run.resolve()), people),
+        *of_images(RunLayout(run.resolve()), people),
     ]
     if volumes is not None:
         rows.append(people.assign(measure=VOLUME, value=people["participant_id"].map(volumes)).dropna(subset="value"))
@@ -64,17 +66,19 @@ def voxels_of(run: Path) -> dict[str, int]:
     return {str(name): int(n) for name, n in one.groupby("group")["n_voxels"].sum().items()}
 
 
-def sparsity(layout: RunLayout, people: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Gini index and entropy of the positive values of the maps of each β in the brain."""
-    config = read_run_config(layout)
-    for beta, name in BETAS.items():
-        found = []
-        for participant in people["participant_id"]:
-            files = layout.scan(participant, None, config.registration.resolution_mm)
+def of_images(layout: RunLayout, people: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Gini index and entropy of the positive values of each map of LRP in the brain; intensity of the hippocampus."""
+    config, found = read_run_config(layout), []
+    atlas = PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
+    for participant in people["participant_id"]:
+        files = layout.scan(participant, None, config.registration.resolution_mm)
+        tissue = of_scan(files, configured_input(config), atlas).set_index("group")["intensity"]
+        row = {INTENSITY: float(tissue["Hippocampus"])}
+        for beta, name in BETAS.items():
             own = voxels(files.relevance_map(name))[voxels(files.brain_mask) > 0]
-            found.append((gini(own), entropy(own)))
-        for measure, values in zip(("Gini index", "entropy"), zip(*found, strict=True), strict=True):
-            yield people.assign(measure=f"{measure} at {beta:g}", value=values)
+            row |= {f"Gini index at {beta:g}": gini(own), f"entropy at {beta:g}": entropy(own)}
+        found.append(row)
+    yield from (people.assign(measure=name, value=[row[name] for row in found]) for name in found[0])
 
 
 def voxels(path: Path) -> Floats:
