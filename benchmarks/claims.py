@@ -88,7 +88,8 @@ def _how_sure() -> dict[str, object]:
     every = [one for answer in answers if not answer.numbers for one in differences(answer.found) if one.seeds]
     outside = sum(any(not one.low <= seed <= one.high for seed in one.seeds) for one in every)
     people = [one for one in answers if one.cohort in ("patients", "copies")]
-    return {"by_rule": len(by_rule), "of_people": len(people), "differences": len(every), "outside": outside}
+    counts = {"stored": len(_after_holm()), "differences": len(every), "outside": outside}
+    return counts | {"by_rule": len(by_rule), "of_people": len(people)}
 
 
 @cache
