@@ -84,12 +84,11 @@ def _least(one: Headline) -> float:
 def _how_sure() -> dict[str, object]:
     """How many verdicts on people are by rule; of the others, how often a seed lies outside of its interval."""
     answers = [claim.here[0] for one in sources() for claim in one.claims if claim.verdict in ("holds", "does not")]
-    by_rule = [one for one in answers if one.numbers]
     every = [one for answer in answers if not answer.numbers for one in differences(answer.found) if one.seeds]
     outside = sum(any(not one.low <= seed <= one.high for seed in one.seeds) for one in every)
-    people = [one for one in answers if one.cohort in ("patients", "copies")]
-    counts = {"stored": len(_after_holm()), "differences": len(every), "outside": outside}
-    return counts | {"by_rule": len(by_rule), "of_people": len(people)}
+    found = {"stored": len(_after_holm()), "by_rule": sum(bool(one.numbers) for one in answers), "outside": outside}
+    of_people = sum(one.cohort in ("patients", "copies") for one in answers)
+    return found | {"of_people": of_people, "differences": len(every)}
 
 
 @cache
