@@ -10,10 +10,12 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from asked import MORE, Ask, answered, study
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims"
@@ -32,6 +34,8 @@ CANNOT = "cannot be asked"
 VERDICTS = ("holds", "does not", "open", CANNOT)
 STALE = "stale"
 TIMES = RECORDS / "times.tsv"
+COVERAGE = RECORDS / "coverage.tsv"
+"""Of intervals by simulation, written by `verdicts.py`."""
 BOUND = 24
 """Hours on two cores that all studies may take together."""
 SAID, MEASURED, ESTIMATED = "said", "measured", "estimated"
@@ -43,8 +47,8 @@ class Answer:
     """What was found here about a claim: numbers that a page holds, or a test that proves it."""
 
     cohort: str  # a key of `COHORTS`
-    verdict: str  # "holds", "does not" or "open"
     settings: str  # whether they are the source's, and what differs
+    verdict: str = ""  # "holds", "does not" or "open"; by rule where numbers are stored
     who: str = ""  # people and networks
     found: str = ""  # numbers with their intervals
     seeds: int = 0  # from which networks were trained; 0 where nothing was trained
@@ -53,6 +57,21 @@ class Answer:
     page: str = ""  # of docs/, which holds every quotation
     quotes: tuple[str, ...] = ()
     test: str = ""  # file under tests/ and function
+    numbers: str = ""  # a study in `benchmarks/claims/numbers`, which answers the asks
+    asks: tuple[Ask, ...] = ()
+    p: float = float("nan")  # of the verdict, if it is by rule
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Answer:
+        """An answer of a record; where numbers are stored, what was found and the verdict are theirs."""
+        asks = tuple(Ask(**{**one, "ends": tuple(one.get("ends", ()))}) for one in record.get("asks", ()))
+        answer = cls(**{**record, "quotes": tuple(record.get("quotes", ())), "asks": asks})
+        if not answer.numbers:
+            return answer
+        found, verdict, needs, p = answered(answer.numbers, asks)
+        needs = answer.needs if needs == MORE and answer.needs else needs
+        seeds = len(study(answer.numbers).numbers.seeds)
+        return replace(answer, found=found, verdict=verdict, needs=needs, p=p, seeds=seeds)
 
     @property
     def stands(self) -> bool:
@@ -88,7 +107,7 @@ class Claim:
     def rows(self) -> Iterator[tuple[str, Answer]]:
         """Answers under the names A2, A2b, A2c; one that says nothing where there is none."""
         verdict, why = (CANNOT, self.cannot) if self.cannot else ("open", self.needs)
-        answers = self.here or (Answer("", verdict, "", command=self.command, needs=why),)
+        answers = self.here or (Answer("", "", verdict, command=self.command, needs=why),)
         for number, answer in enumerate(answers):
             yield self.id + ("" if not number else "abcdefgh"[number]), answer
 
@@ -219,7 +238,7 @@ def sources() -> tuple[Source, ...]:
         values = tomllib.loads((RECORDS / f"{name}.toml").read_text(encoding="utf-8"))
         claims = []
         for one in values["claim"]:
-            answers = [Answer(**{**a, "quotes": tuple(a.get("quotes", ()))}) for a in one.pop("here", [])]
+            answers = map(Answer.of, one.pop("here", []))
             claims.append(Claim(**one, here=tuple(answers)))
         found.append(Source(name, values["title"], values["papers"], tuple(claims)))
     return tuple(found)

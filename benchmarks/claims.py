@@ -17,15 +17,19 @@ import shlex
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
+from math import isnan
 from pathlib import Path
-from statistics import mean, stdev
 
+import asked
+import claim_numbers
 import result_pages
 from claim_records import (
     BOUND,
     CANNOT,
     COHORTS,
+    COVERAGE,
     RECORDS,
     ROOT,
     VERDICTS,
@@ -34,23 +38,19 @@ from claim_records import (
     Headline,
     Source,
     command_of,
-    commands,
     differences,
     headlines,
     hours,
     record,
     sources,
-    systems,
     time_of,
 )
 from harness import line
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from timed import timed
+from verdicts import holm
 
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
-
-T_OF_THREE = 4.303
-"""97.5 % of Student's t with two degrees of freedom."""
 
 PROGRAMS = {
     "python": [sys.executable],
@@ -71,7 +71,7 @@ def _first() -> str:
     by_effect = sorted(headlines(), key=_least)
     best = [one for one in reversed(by_effect) if one.of.shown_verdict == "holds"][:5]
     worst = [one for one in by_effect if one.of.shown_verdict == "does not"][:5]
-    return _page("claims", summary=_summary(), best=best, worst=worst, headlines=headlines(), **_spread_of_seeds())
+    return _page("claims", summary=_summary(), best=best, worst=worst, headlines=headlines(), **_how_sure())
 
 
 def _least(one: Headline) -> float:
@@ -81,13 +81,24 @@ def _least(one: Headline) -> float:
     return min(ends) if found.mean > 0 else max(ends)
 
 
-def _spread_of_seeds() -> dict[str, int]:
-    """How often networks move a difference beyond the interval over people."""
+def _how_sure() -> dict[str, object]:
+    """How many verdicts on people are by rule; of the others, how often a seed lies outside of its interval."""
     answers = [claim.here[0] for one in sources() for claim in one.claims if claim.verdict in ("holds", "does not")]
-    every = [one for answer in answers for one in differences(answer.found) if one.seeds]
+    every = [one for answer in answers if not answer.numbers for one in differences(answer.found) if one.seeds]
     outside = sum(any(not one.low <= seed <= one.high for seed in one.seeds) for one in every)
-    zero = sum(abs(mean(one.seeds)) <= T_OF_THREE * stdev(one.seeds) / 3**0.5 for one in every)
-    return {"differences": len(every), "outside": outside, "zero": zero}
+    found = {"stored": len(_after_holm()), "by_rule": sum(bool(one.numbers) for one in answers), "outside": outside}
+    of_people = sum(one.cohort in ("patients", "copies") for one in answers)
+    return found | {"of_people": of_people, "differences": len(every)}
+
+
+@cache
+def _after_holm() -> dict[str, float]:
+    """p of each claim that stored numbers decide, adjusted for the others of its source."""
+    found = {}
+    for source in sources():
+        own = [claim for claim in source.claims if claim.here and claim.here[0].numbers]
+        found |= dict(zip([one.id for one in own], holm([one.here[0].p for one in own]), strict=True))
+    return found
 
 
 def _picture() -> str:
@@ -134,17 +145,25 @@ def _said(claim: Claim) -> str:
     return f"{claim.says} *{claim.there}* ({claim.where})"
 
 
-def _verdict(answer: Answer) -> str:
+def _verdict(name: str, answer: Answer) -> str:
     found = f"**{answer.shown_verdict}**" + (" (identity)" if answer.cohort == "identity" else "")
+    if answer.numbers and answer.verdict != "open":
+        adjusted = _after_holm().get(name)
+        found += f" (p {_p(answer.p)}{f', after Holm {_p(adjusted)}' if adjusted is not None else ''})"
     if answer.needs:
         plain = answer.verdict == CANNOT or answer.needs.startswith("no command")
         found += f"; {'' if plain else 'needs '}{answer.needs}"
     return found
 
 
+def _p(value: float) -> str:
+    return "< .001" if value < 0.001 else f"{value:.3f}".lstrip("0")
+
+
 def _made_by(answer: Answer) -> str:
     by = [f"`{answer.command}`"] if answer.command else []
     by += [f"`{answer.test}`"] if answer.test else []
+    by += [f"numbers `{answer.numbers}`"] if answer.numbers else []
     by += [f"[{answer.page.removeprefix('benchmarks/')}](../{answer.page})"] if answer.page else []
     return ", ".join(by) or ("–" if answer.verdict == CANNOT else "no command")
 
@@ -156,17 +175,26 @@ def _rules() -> str:
         "rules",
         not_asked=[(*next(claim.rows()), claim) for claim in every if not claim.here],
         quoted=sorted({answer.page for claim in every for answer in claim.here if answer.page}),
-        systems=systems(),
-        commands=[(name, commands()[name], time_of(name)) for name in used],
+        numbers=[claim_numbers.read(name) for name in claim_numbers.stored()],
+        differ=_seeds_differ(),
+        coverage=[line.split("\t") for line in COVERAGE.read_text(encoding="utf-8").splitlines()],
         time=_time(used),
-        groups=_groups(every),
     )
 
 
+def _seeds_differ() -> Sequence[bool]:
+    """Of each number that decides a claim, whether its seeds differ by more than their networks do (p < .05)."""
+    answers = [answer for source in sources() for claim in source.claims for answer in claim.here]
+    asks = {(answer.numbers, ask.of) for answer in answers for ask in answer.asks if ask.says}
+    ps = [asked.study(name).estimate(of).seeds_differ for name, of in sorted(asks)]
+    return [p < 0.05 for p in ps if not isnan(p)]
+
+
 def _time(names: Sequence[str]) -> str:
-    known = sorted(((name, one) for name in names if (one := time_of(name))), key=lambda item: -item[1].minutes)
+    """How long all commands take, and how much of that nobody measured."""
+    known = [one for name in names if (one := time_of(name))]
     unknown = ", ".join(f"`{name}`" for name in names if not time_of(name))
-    kinds = [one.kind for _, one in known]
+    kinds = [one.kind for one in known]
     return _page("time", names=names, known=known, unknown=unknown, kinds=kinds, hours=hours(names), bound=BOUND)
 
 
@@ -187,25 +215,6 @@ def _summary() -> Sequence[tuple[str, tuple[int, ...]]]:
 def _by_verdict(claims: Sequence[Claim]) -> list[int]:
     found = [claim.verdict for claim in claims]
     return [found.count(one) for one in VERDICTS]
-
-
-def _groups(every: Sequence[Claim]) -> Mapping[str, Sequence[Claim]]:
-    return {
-        "all claims": every,
-        "identities": [one for one in every if _asked(one, "identity") and len(one.here) == 1],
-        "measured": [one for one in every if one.here and not all(a.cohort == "identity" for a in one.here)],
-        "asked of patients": [one for one in every if _asked(one, "patients")],
-        "asked of copies of real brains": [one for one in every if _asked(one, "copies")],
-        "measured with three seeds or more": [one for one in every if any(a.seeds >= 3 for a in one.here)],
-        "asked of patients with three seeds or more": [one for one in every if _asked(one, "patients", 3)],
-        "reached by no command": [
-            one for one in every if not one.cannot and all(command_of(a) is None for _, a in one.rows())
-        ],
-    }
-
-
-def _asked(claim: Claim, cohort: str, seeds: int = 0) -> bool:
-    return any(answer.cohort == cohort and answer.seeds >= seeds for answer in claim.here)
 
 
 def rows_with(words: Sequence[str]) -> Iterator[str]:

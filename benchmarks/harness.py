@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ ROOT = Path(__file__).resolve().parents[1]
 CLAIMS = "Claims asked of patients"
 STATISTICS = "Statistics: speed, error rates, power"
 """Headings of pages to which many commands write."""
-DIFFERENCE = ("people", "seeds", "mean (95 %)")
-"""Columns of the cells of `across`."""
 FOLDERS = ("run", "out", "input", "cohort", "source", "answers", "table", "volumes")
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **{name: {"type": Path} for name in FOLDERS},
@@ -97,27 +95,9 @@ def over_people(values: Any) -> tuple[float, float]:
     return participant_interval((np.asarray(values, float),), np.mean, DRAWS, 0)
 
 
-def over_classes(classes: Sequence[np.ndarray], statistic: Callable[[np.ndarray], Any]) -> tuple[float, float]:
-    """The 95 % interval of a statistic of people, who are drawn with replacement within each of the classes."""
-    rng = np.random.default_rng(0)
-    drawn = [np.concatenate([rng.choice(own, len(own)) for own in classes]) for _ in range(1000)]
-    low, high = np.nanquantile([statistic(people) for people in drawn], [0.025, 0.975])
-    return float(low), float(high)
-
-
 def within(low: float, high: float, form: str, ends: str = " ({} to {})") -> str:
     """An interval as text; nothing where there is none."""
     return "" if np.isnan(low) else ends.format(f"{low:{form}}", f"{high:{form}}")
-
-
-def across(change: pd.Series, form: str) -> str:
-    """Cells of a row: people, mean by seed, and mean over people, each by the mean of the seeds, with an interval.
-
-    `change`: values by seed (or run) and person.
-    """
-    each = change.groupby(level=1).mean().to_numpy()
-    seeds = listed(change.groupby(level=0).mean(), form)
-    return f"{len(each)} | {seeds} | {each.mean():{form}}{within(*over_people(each), form)}"
 
 
 def kept_rows(path: Path, columns: Sequence[str]) -> pd.DataFrame:

@@ -1,11 +1,11 @@
 """CAM methods and Opti-CAM with its variants by masked recognition, asked of finished runs of patients.
 
-    python benchmarks/patients_cams.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --page PAGE
+    python benchmarks/patients_cams.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --numbers NAME
 
-Method and measures are those of Zhang et al. (2024), and told on the page. Each person is explained by the network that
+Method and measures are those of Zhang et al. (2024). Each person is explained by the network that
 was not trained with him or her. Opti-CAM is asked of the people of a fold and class at once, as in the source, which
 times eight images; PyTorch takes batches of one far longer. Runs are only read; the answers are kept in
-OUT/seed-43/cams.tsv, so that the same command continues.
+OUT/seed-43/cams.tsv, so that the same command continues. With --numbers all of them are stored for claims.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from harness import CLAIMS, DIFFERENCE, across, added, arguments_of, kept_rows, line, listed, show, table
+from claim_numbers import NUMBERS, write_of_runs
+from harness import added, arguments_of, kept_rows
 from torch import Tensor, nn
 
 from heatlas.atlases.labels import load_atlas
@@ -51,15 +52,13 @@ VARIANTS: dict[str, OptiCam] = {
 CAMS = ("grad-cam", "grad-cam++", "score-cam", "ablation-cam", "xgrad-cam", "layer-cam", "hires-cam")
 FAKE, INSIDE = "fake-cam", "fake-cam, brain"
 """As published, hiding the first voxel of the scan; hiding the first one of the brain."""
-SEEN = ("AD", "AG", "AI")
 REST = ("insertion", "deletion", "AOPC", "max-sensitivity")
 STEPS, AOPC_STEPS, BLUR = 20, 10, 5
 """Of insertion and deletion; of AOPC; edge in voxels of the Gaussian that insertion starts from."""
 MASKS = tuple(VARIANTS)[1:]
 """Variants, of which masked recognition alone is asked."""
 SLOW = ("score-cam", "ablation-cam")
-TABLE, SAMPLES, FINE = "cams.tsv", 2, ("max-sensitivity", "seconds")
-SCORES = (*SEEN, *REST, "seconds", "accuracy")
+TABLE, SAMPLES = "cams.tsv", 2
 
 
 def method_of(name: str) -> Method:
@@ -165,69 +164,18 @@ def ask(run: Path, methods: Sequence[str], people: int, whole: int, sensitive: i
             rows = added(rows, found, kept)
 
 
-def read(run: Path, methods: Sequence[str], partly: bool = False) -> pd.DataFrame:
-    """Rows of those of a run who were asked about all of these methods; `partly`, also scores that only some have."""
-    rows = pd.read_csv(run / TABLE, sep="\t")
-    own = rows[rows["method"].isin(methods)]
-    own = own[own.groupby("participant_id")["method"].transform("nunique") == len(methods)]
-    return own.dropna(axis=1, how="all" if partly else "any") if len(own) else own
-
-
-def means_table(runs: Sequence[Path], methods: Sequence[str], partly: bool = False) -> list[str]:
-    """Means of each method, by seed, over the people who were asked about all of the methods."""
-    found = [read(run, methods, partly) for run in runs]
-    scores = [score for score in SCORES if all(score in own for own in found)]
-    people = ", ".join(str(own["participant_id"].nunique()) for own in found)
-    lines = table([f"{people} people", *scores])
-    for name in methods:
-        cells = [[own.loc[own["method"] == name, score].mean() for own in found] for score in scores]
-        texts = [listed(own, f".{digits(score)}f") for own, score in zip(cells, scores, strict=True)]
-        lines.append(line(name, *texts))
-    return lines
-
-
-def digits(score: str) -> int:
-    return 2 if score in FINE else 1
-
-
-def differences(runs: Sequence[Path], first: str, second: str, partly: bool = False) -> list[str]:
-    """Rows: one method less another by seed, and over people, each by the mean of the seeds, with an interval."""
-    found = [read(run, (first, second), partly).assign(run=run.name) for run in runs]
-    lines = []
-    for score in (one for one in SCORES if all(one in own for own in found)):
-        wide = pd.concat(found).pivot_table(index=["run", "participant_id"], columns="method", values=score)
-        if {first, second} <= set(wide):  # of variants masked recognition alone is asked
-            change = (wide[first] - wide[second]).dropna()
-            lines.append(f"| {score}: {first} less {second} | {across(change, f'+.{digits(score)}f')} |")
-    return lines
-
-
-def level(runs: Sequence[Path], name: str, scores: Sequence[str]) -> list[str]:
-    """Rows: a method's own scores by seed, and over people with an interval."""
-    found = pd.concat([read(run, (name,)).assign(run=run.name) for run in runs])
-    wide = found.set_index(["run", "participant_id"])
-    return [f"| {score}: {name} | {across(wide[score], '+.2f')} |" for score in scores]
-
-
-def tables(runs: Sequence[Path]) -> str:
-    fast = (*(name for name in CAMS if name not in SLOW), FAKE, INSIDE)
-    parts = ["Everybody, a number per seed:", "", *means_table(runs, fast), ""]
-    parts += ["All methods:", "", *means_table(runs, ("opti-cam", *CAMS, FAKE, INSIDE), partly=True), ""]
-    pairs = [(FAKE, "grad-cam"), (INSIDE, "grad-cam")]
-    pairs += [("opti-cam", name) for name in ("score-cam", "ablation-cam", "grad-cam")]
-    variants = [name for name in VARIANTS if all(len(read(run, (name,))) for run in runs)]
-    if len(variants) > 1:
-        parts += ["Opti-CAM and its variants:", "", *means_table(runs, variants), ""]
-        pairs += [*(("opti-cam", name) for name in variants[1:]), ("opti-cam, maximum", "opti-cam, sigmoid")]
-    parts += [*table(["difference", *DIFFERENCE]), *level(runs, INSIDE, SEEN)]
-    parts += [line for pair in pairs for line in differences(runs, *pair, partly=True)]
-    return "\n".join(parts)
+def scores(run: Path) -> pd.DataFrame:
+    """Every score of every method that was asked of a run: "SCORE: METHOD"."""
+    rows = pd.read_csv(run / TABLE, sep="\t").rename(columns={"participant_id": "person"})
+    long = rows.melt(id_vars=["person", "method"], var_name="score").dropna(subset="value")
+    return long.assign(measure=long["score"] + ": " + long["method"])
 
 
 def main() -> None:
     options = arguments_of(
         __doc__,
-        "runs --page",
+        "runs",
+        numbers=("", NUMBERS),
         methods=[*CAMS, FAKE, INSIDE, *VARIANTS],
         people=(0, "first of each fold, who are asked; 0 for all"),
         whole=(4, "first of each fold, with curves and AOPC"),
@@ -236,8 +184,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for run in options.runs:
         ask(run, options.methods, options.people, options.whole, options.sensitive)
-    if options.page:
-        show(tables(options.runs), options.page, "CAM methods, four people of a fold", CLAIMS)
+    if options.numbers:
+        print(write_of_runs(options.numbers, options.runs, scores))
 
 
 if __name__ == "__main__":

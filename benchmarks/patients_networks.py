@@ -1,8 +1,8 @@
 """Claims about kinds of networks, their probes and their own maps, asked of patients: one cohort, the same folds.
 
-    python benchmarks/patients_networks.py own RUN OUT --seeds 43 44 45 --page PAGE
-    python benchmarks/patients_networks.py tests RUN OUT --seeds 43 44 45 --page PAGE
-    python benchmarks/patients_networks.py probes RUN OUT --seeds 43 44 45 --page PAGE
+    python benchmarks/patients_networks.py own RUN OUT --seeds 43 44 45 --numbers NAME
+    python benchmarks/patients_networks.py tests RUN OUT --seeds 43 44 45 --numbers NAME
+    python benchmarks/patients_networks.py probes RUN OUT --seeds 43 44 45 --numbers NAME
 
 RUN is a registered run of `benchmarks/patients.py`; it is only read.
 
@@ -18,8 +18,8 @@ readable   networks trained with readable gradients beside weight 0: answers and
 alone      networks trained by guided gradients alone beside weight 0: answers and losses
 
 One command at a time works in OUT. OUT/people.tsv (or the `table` of a study, so that some may share networks) keeps a
-row per recipe, seed, person and measure, OUT/people_losses.tsv one per epoch; the same command continues. Differences
-are over people, each by the mean of the seeds, with an interval; the page shows every seed.
+row per recipe, seed, person and measure, OUT/people_losses.tsv one per epoch; the same command continues. With
+--numbers they are stored for claims, where a measure is named "RECIPE, MEASURE" (`claim_numbers.py`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+import claim_numbers
 import numpy as np
 import pandas as pd
 import torch
-from harness import CLAIMS, DIFFERENCE, across, arguments_of, kept_rows, line, listed, show, table
+from claim_numbers import NUMBERS
+from harness import arguments_of, kept_rows, line, listed, table
 from inherent_runs import Recipe, Workplace, networks, trained
 from patients_cams import map_and_scores
-from patients_network_studies import STUDIES, Pair, Study
+from patients_network_studies import STUDIES, Study
 from probes import in_grids
 from torch import Tensor
 
@@ -51,20 +53,11 @@ from heatlas.studies.consensus.stage import Networks
 from heatlas.studies.grids.directions import by_participant
 from heatlas.studies.grids.stage import read_scores
 
-KEYS = ["recipe", "seed", "person"]
-FEWEST = 5
-"""People of a row of the page: nothing of single people is published."""
+KEYS = ["recipe", "seed"]
+PERSON = ["person", "class", "fold"]
 STEPS = 20
 DIVERGED = "not a finite number"
 """In what a training says whose loss is no longer finite."""
-CHANCE = 0.25
-"""Of the share in a grid of four cells."""
-
-
-def on_page(measure: str) -> bool:
-    """Whether a measure is on the page: not each kernel of smoothing, value of β and setting of LRP, nor each `top`."""
-    left_out = re.search(r"smooth|bias=false|from=air|beta=(?!0 )|gamma=0.01|^logit", measure)
-    return not left_out and ("top: " not in measure or "inherent" in measure)
 
 
 def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe) -> Iterator[dict[str, object]]:
@@ -94,7 +87,7 @@ def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe)
                 for name, one in zip(asked.names, maps, strict=True):
                     scores = shape(loaded.model, volume, target, one.values[0, 0])
                     row |= {f"{score}: {name}": value for score, value in scores.items()}
-            yield {"person": scan.participant_id, **row}
+            yield {"person": scan.participant_id, "class": target, "fold": fold.index, **row}
 
 
 def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -> dict[str, float]:
@@ -149,26 +142,12 @@ def measured(work: Workplace, study: Study, recipe: Recipe, seed: int) -> tuple[
     wide = pd.DataFrame(list(answers(cohort, found, study, recipe)))
     if study.of_cohort and recipe.name.endswith(", CE"):
         wide = wide.merge(pd.DataFrame(list(study.of_cohort(cohort, found.config))), on="person")
-    rows = wide.melt(id_vars="person", var_name="measure").dropna(subset="value")
+    rows = wide.melt(id_vars=PERSON, var_name="measure").dropna(subset="value")
     if study.grids and recipe.methods:
-        rows = pd.concat([rows, shares(cohort, found, recipe, work)], ignore_index=True)
+        rows = pd.concat(
+            [rows, shares(cohort, found, recipe, work).merge(wide[PERSON], on="person")], ignore_index=True
+        )
     return rows.assign(**named), losses
-
-
-def difference(rows: pd.DataFrame, pair: Pair) -> str | None:
-    """A row of the page: by seed, and over people with an interval; None of too few people."""
-    claim, *sides = pair
-    found = []
-    for recipe, measure in (sides[:2], sides[2:]):
-        own = rows[(rows["recipe"] == recipe) & (rows["measure"] == measure)]
-        found.append(own.set_index(["seed", "person"])["value"])
-    limit = float(sides[3] or 100 * CHANCE) if not sides[2] else float("nan")
-    change = (found[0] - (found[1] if sides[2] else limit)).dropna()
-    if change.index.get_level_values("person").nunique() < FEWEST:
-        return None
-    form = "+.4f" if sides[1].startswith(("gini", "entropy")) else "+.2f"
-    against = f"{sides[2]}, {sides[3]}" if sides[2] else sides[3] or "chance"
-    return f"| {claim} | {sides[0]}, {sides[1]} less {against} | {across(change, form)} |"
 
 
 def losses_table(losses: pd.DataFrame) -> list[str]:
@@ -181,26 +160,14 @@ def losses_table(losses: pd.DataFrame) -> list[str]:
     return lines
 
 
-def section(rows: pd.DataFrame, study: Study, losses: pd.DataFrame) -> str:
-    """Means by recipe and measure and seed, then losses if asked for and the differences."""
-    every, rows = rows, rows[rows["measure"].map(on_page)]
-    lines = table(["recipe", "measure", "people", "mean by seed"])
-    for (recipe, measure), own in rows.groupby(["recipe", "measure"], sort=False):
-        seeds = listed(own.groupby("seed")["value"].mean(), ".2f")
-        lines.append(line(recipe, measure, own["person"].nunique(), seeds))
-    lines += losses_table(losses) if study.losses else []
-    lines += ["", *table(["claim", "difference", *DIFFERENCE])]
-    return "\n".join([*lines, *filter(None, (difference(every, pair) for pair in study.pairs(rows)))])
-
-
 def main() -> None:
-    names = "study run out --seeds --only --folds --page --n-procs"
-    options = arguments_of(__doc__, names, study={"choices": STUDIES})
+    names = "study run out --seeds --only --folds --n-procs"
+    options = arguments_of(__doc__, names, study={"choices": STUDIES}, numbers=("", NUMBERS))
     torch.set_num_threads(1)
     study = STUDIES[options.study]
     kept = options.out / study.table
     of_epochs = kept.with_name(f"{kept.stem}_losses.tsv")
-    rows, losses = kept_rows(kept, [*KEYS, "measure", "value"]), kept_rows(of_epochs, KEYS[:2])
+    rows, losses = kept_rows(kept, [*KEYS, *PERSON, "measure", "value"]), kept_rows(of_epochs, KEYS)
     with open_executor(options.n_procs) as executor:
         work = Workplace(options.run, options.out, executor, options.folds)
         for seed in options.seeds:
@@ -213,9 +180,14 @@ def main() -> None:
                 losses.to_csv(of_epochs, sep="\t", index=False)
                 rows.to_csv(kept, sep="\t", index=False)  # last: what is here is done
                 print(f"{recipe.name}, seed {seed}", flush=True)
-    rows = pd.read_csv(kept, sep="\t")  # as the same command makes it again
-    losses = kept_rows(of_epochs, KEYS[:2])
-    show(section(rows, study, losses), options.page, study.title, CLAIMS)
+    print("\n".join(losses_table(losses)) if study.losses else f"{kept}: {len(rows)} rows")
+    if options.numbers:
+        named = rows.assign(measure=rows["recipe"] + ", " + rows["measure"])
+        print(
+            claim_numbers.write(
+                options.numbers, named, {"settings": claim_numbers.digest_of(options.run / "config.toml")}
+            )
+        )
 
 
 if __name__ == "__main__":

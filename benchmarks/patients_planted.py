@@ -1,22 +1,25 @@
 """CAM methods where the truth is known: loss planted in copies of patients' controls, by finished or registered runs.
 
-    python benchmarks/patients_planted.py RUN OUT --seeds 43 44 45 --page PAGE
+    python benchmarks/patients_planted.py RUN OUT --seeds 43 44 45 --numbers NAME
 
 RUN is a registered run of `benchmarks/patients.py`; it is only read. Loss is planted as by `heatlas evaluate --plant`,
 and scores are those of `heatlas evaluate`, by boxes and by masked recognition with what lies inside or outside of boxes
-alone. OUT/planted.tsv keeps a row per seed, person and map; the same command continues.
+alone. OUT/planted.tsv keeps a row per seed, person and map; the same command continues. With --numbers they are stored
+for claims, as "score: METHOD".
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import claim_numbers
 import numpy as np
 import pandas as pd
 import torch
-from harness import CLAIMS, DIFFERENCE, across, added, arguments_of, kept_rows, line, listed, show, table, within
+from claim_numbers import NUMBERS
+from harness import added, arguments_of, kept_rows, listed
 from inherent_runs import Recipe, Workplace
 from numpy.typing import NDArray
 from patients_cams import CAMS, FAKE, method_of
@@ -28,12 +31,9 @@ from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.evaluation.bench.scan_job import boxed, located
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
-from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
 from heatlas.pipeline.evaluation.scores.faithfulness import Faithfulness
 from heatlas.pipeline.evaluation.scores.map_scores import (
-    BOX_COLUMNS,
     ScanMasks,
-    box_accuracy,
     boxes_of,
     marker,
     union_of,
@@ -141,83 +141,11 @@ def recognised(cohort: JudgedCohort, networks: Mapping[int, LoadedModel]) -> flo
     return 100 * float(np.mean(right))
 
 
-def with_all(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
-    """Rows of these methods, of the people who have all of them in a seed."""
-    own = rows[rows["method"].isin(methods)]
-    return own[own.groupby(["seed", "participant_id"])["method"].transform("nunique") == len(set(methods))]
-
-
-def accuracy(rows: pd.DataFrame) -> float:
-    return 100 * box_accuracy(rows[list(BOX_COLUMNS)].to_numpy(float))
-
-
-def ba_difference(rows: pd.DataFrame, first: str, second: str) -> str:
-    """Cells as of `across`, of the box accuracy, which only a set of maps has: people drawn, the same in all seeds."""
-    own = with_all(rows, (first, second)).set_index("participant_id")
-    people = sorted(set(own.index))
-    sides = [[one[one["method"] == name] for name in (first, second)] for _, one in own.groupby("seed")]
-
-    def by_seed(drawn: Sequence[str]) -> NDArray[np.float64]:
-        there = [[name for name in drawn if name in pair[0].index] for pair in sides]
-        sizes = [[accuracy(side.loc[names]) for side in pair] for pair, names in zip(sides, there, strict=True)]
-        return -np.diff(sizes)[:, 0]
-
-    seeds = by_seed(people)
-    mean = lambda places: float(np.nanmean(by_seed([people[int(place)] for place in places])))  # noqa: E731
-    low, high = participant_interval((np.arange(len(people), dtype=float),), mean, DRAWS, 0)
-    return f"{len(people)} | {listed(seeds, '+.1f')} | {seeds.mean():+.1f}{within(low, high, '+.1f')}"
-
-
-def difference(rows: pd.DataFrame, score: str, first: str, second: str) -> str:
-    decimals = 2 if score in FINE else 1
-    if score == "ba":
-        cells = ba_difference(rows, first, second)
-    else:
-        wide = rows.pivot_table(index=["seed", "participant_id"], columns="method", values=score)
-        change = (wide[first] - wide[second]).dropna()
-        cells = across(change, f"+.{decimals}f")
-    return f"| {score.upper() if ',' not in score else score}: {first} less {second} | {cells} |"
-
-
-def inside_less_outside(rows: pd.DataFrame, score: str, method: str) -> str:
-    """A row of the page: masked recognition with the inside of the boxes shown less that with their outside."""
-    own = rows[rows["method"] == method].set_index(["seed", "participant_id"])
-    change = (own[f"{score}_inside"] - own[f"{score}_outside"]).dropna()
-    return f"| {score.upper()}: {method}, inside less outside | {across(change, '+.1f')} |"
-
-
-def means(rows: pd.DataFrame, scores: Sequence[str], methods: Sequence[str]) -> list[str]:
-    """Means of each method by seed, over the people who have all of these methods there."""
-    rows = with_all(rows, methods)
-    people = rows["participant_id"].nunique()
-    lines = table([f"{people} people", *scores])
-    for name in methods:
-        seeds, cells = [one for _, one in rows[rows["method"] == name].groupby("seed")], []
-        for score in scores:
-            each = [accuracy(one) if score == "ba" else one[score].mean() for one in seeds]
-            cells.append(listed(each, f".{2 if score in FINE else 1}f"))
-        lines.append(line(name, *cells))
-    return lines
-
-
-def tables(rows: pd.DataFrame) -> str:
-    """The section. Its words, with the numbers of people and of right answers, are on the page."""
-    by_box = ("om", "le", "f1", "ba", "sp", "sp, ties", "ep", "sm")
-    seen = [f"{score}{place}" for score in ("ad", "ag", "ai") for place in PLACES]
-    parts = [*means(rows, by_box, (*CAMS, FAKE, BOXES)), "", *means(rows, by_box, (*REAL, FAKE, BOXES)), ""]
-    parts += [*means(rows, seen, (*REAL, FAKE, BOXES)), ""]
-    parts += table(["difference", *DIFFERENCE])
-    parts += [inside_less_outside(rows, score, name) for score in ("ad", "ag", "ai") for name in (*REAL, FAKE, BOXES)]
-    parts += [difference(rows, score, FAKE, name) for score in ("om", "le", "f1", "sp, ties", "sm") for name in REAL]
-    parts += [difference(rows, score, OPTI, name) for score in ("om", "le") for name in CAMS]
-    parts += [difference(rows, score, OPTI, "grad-cam") for score in ("ba", "sp", "ep")]
-    return "\n".join(parts)
-
-
 def main() -> None:
     options = arguments_of(
         __doc__,
-        "run out --seeds --page --n-procs",
+        "run out --seeds --n-procs",
+        numbers=("", NUMBERS),
         people=(22, "first by name, whose copies are explained"),
         whole=(8, "those of them whom Opti-CAM explains too"),
     )
@@ -232,7 +160,11 @@ def main() -> None:
     rows = pd.read_csv(kept, sep="\t")
     right = listed(rows.groupby("seed")["right"].first(), ".1f")
     print(f"Recognised, per cent by seed: {right}; boxes are {rows['chance'].mean():.1f} per cent of the brain.")
-    show(tables(rows), options.page, "CAM methods where the truth is known", CLAIMS)
+    if options.numbers:
+        long = rows.rename(columns={"participant_id": "person"}).melt(["seed", "person", "method"], var_name="score")
+        long = long.assign(measure=long["score"] + ": " + long["method"], fold=0, **{"class": 1})
+        settings = claim_numbers.digest_of(options.run / "config.toml")
+        print(claim_numbers.write(options.numbers, long.dropna(subset="value"), {"settings": settings}))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Runs are those of `benchmarks/patients.py`. Heads are trained with the people of the fold: average pooling, and the
 stream or its variants (`--heads projections queries`; `--heads "from stage 1"`, 2 and 3, where it begins). They are
 judged with people whom neither saw, as in `benchmarks/patients_cams.py`, whose table keeps the answers; the same
-command continues.
+command continues. With --numbers all answers are stored for claims, as "SCORE: METHOD, HEAD".
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from harness import CLAIMS, DIFFERENCE, across, added, arguments_of, kept_rows, show, table
-from patients_cams import TABLE, differences, map_and_scores, means_table
+from claim_numbers import NUMBERS, write_of_runs
+from harness import added, arguments_of, kept_rows
+from patients_cams import TABLE, map_and_scores, scores
 from torch import Tensor
 
 from heatlas.pipeline.cohort.people.splits import Split
@@ -121,68 +122,19 @@ def person(
     return rows
 
 
-def likeness(runs: Sequence[Path]) -> pd.DataFrame:
-    """Correlation of the maps of each head and of average pooling, by run and person (rows) and method (columns)."""
-    found = pd.concat(pd.read_csv(run / TABLE, sep="\t").assign(run=run.name) for run in runs)
-    return found.pivot_table(index=["run", "participant_id"], columns="method", values="likeness")
-
-
-def compared(
-    runs: Sequence[Path], heads: Sequence[str], pairs: Sequence[tuple[str, str]], partly: bool = False
-) -> list[str]:
-    """Means of heads, and one less another."""
-    names = [f"{cam}, {head}" for cam in CAMS for head in heads]
-    lines = [*means_table(runs, names, partly), "", *table(["difference", *DIFFERENCE])]
-    for cam in CAMS:
-        for first, second in pairs:
-            lines += differences(runs, f"{cam}, {first}", f"{cam}, {second}", partly)
-    return lines
-
-
-def tables(runs: Sequence[Path], heads: Sequence[str]) -> str:
-    parts = compared(runs, (GAP, *heads), [(head, GAP) for head in heads], partly=True)
-    alike = likeness(runs)
-    for cam in CAMS:
-        for head in heads:
-            name = cam if head == "CA-Stream" else f"{cam}, {head}"
-            parts.append(f"| likeness: {name} | {across(alike[f'{cam}, {head}'].dropna(), '.2f')} |")
-    return "\n".join([*parts, *(less_alike(alike, cam) for cam in CAMS if {AGAIN, "CA-Stream"} <= set(heads))])
-
-
-def less_alike(alike: pd.DataFrame, cam: str) -> str:
-    change = (alike[f"{cam}, CA-Stream"] - alike[f"{cam}, {AGAIN}"]).dropna()
-    return f"| likeness: {cam}, CA-Stream less {cam}, {AGAIN} | {across(change, '+.2f')} |"
-
-
-def variants(runs: Sequence[Path], heads: Sequence[str]) -> str:
-    """The section on variants: means beside the plain stream, and each less it."""
-    return "\n".join(compared(runs, ("CA-Stream", *heads), [(head, "CA-Stream") for head in heads]))
-
-
-def starts(runs: Sequence[Path], heads: Sequence[str]) -> str:
-    """The section on where a stream begins: each start less all earlier ones."""
-    names = ["CA-Stream", *heads]
-    pairs = [(later, earlier) for place, later in enumerate(names) for earlier in names[:place]]
-    return "\n".join(compared(runs, names, pairs))
-
-
 def main() -> None:
     options = arguments_of(
         __doc__,
-        "runs --heads --folds --page",
+        "runs --heads --folds",
+        numbers=("", NUMBERS),
         heads={"nargs": "+", "choices": list(HEADS)[1:], "default": ["CA-Stream"], "help": "beside GAP"},
         curves=(4, "first of each fold, with insertion and deletion"),
     )
     torch.set_num_threads(1)
     for run in options.runs:
         ask(run, options.curves, options.heads, options.folds)
-    others = [head for head in options.heads if head not in ("CA-Stream", AGAIN)]
-    if set(others) & set(STARTS):
-        show(starts(options.runs, others), options.page, "CA-Stream, where it begins", CLAIMS)
-    elif others:
-        show(variants(options.runs, others), options.page, "CA-Stream, variants", CLAIMS)
-    else:
-        show(tables(options.runs, options.heads), options.page, "CA-Stream", CLAIMS)
+    if options.numbers:
+        print(write_of_runs(options.numbers, options.runs, scores))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ import patients_measures
 import patients_network_studies
 import patients_networks
 import patients_planted
-import patients_relevance
-import patients_stream
 import pytest
 import torch
 from inherent_runs import Recipe, recipes_of
@@ -31,7 +29,7 @@ from torch import nn
 
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople
-from heatlas.pipeline.evaluation.scores.map_scores import BOX_COLUMNS, ScanMasks
+from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import LoadedModel
@@ -41,66 +39,6 @@ from tests.attribution.inherent_toys import SHAPE as REMOVAL_SHAPE
 from tests.attribution.inherent_toys import bcos, coda, scans
 
 # Studies on patients: what tables of a run say of planted relations, and which verdict a difference gets.
-
-
-def run_with(folder, tissue):
-    """A run whose LRP falls with the tissue and whose guided maps rise with it, on the scale of each fold."""
-    (folder / "group").mkdir(parents=True)
-    (folder / "explanations").mkdir()
-    n = len(tissue)
-    scans, fold = [f"s{k:02d}" for k in range(n)], np.arange(n) % 2
-    # The last two are a false negative and a control: their values would break the relation.
-    people = pd.DataFrame({"scan_id": scans, "fold": fold, "target": 1, "probability": 0.9})
-    people.loc[n - 2, "probability"], people.loc[n - 1, "target"] = 0.1, 0
-    people.to_csv(folder / "group" / "predictions.tsv", sep="\t", index=False)
-    pd.DataFrame({"scan_id": scans, "group": "Hippocampus", "intensity": tissue}).to_csv(
-        folder / "group" / "image_regions.tsv", sep="\t", index=False
-    )
-    own = np.append(tissue[:-2], [99.0, -99.0])
-    scale = np.where(fold == 1, 1000.0, 1.0)
-    maps = {name: (3 - own) * scale for name in patients_relevance.BETAS.values()}
-    maps |= {"lrpB100": (3 + own) * scale, patients_relevance.GUIDED: (3 + own) * scale}
-    frames = [
-        pd.DataFrame({"scan_id": scans, "map": name, "group": "Hippocampus", "sum": half / 2})
-        for name, half in maps.items()
-        for _ in ("left", "right")
-    ]
-    pd.concat(frames).to_csv(folder / "group" / "relevance.tsv", sep="\t", index=False)
-    pd.concat(frames[-2:]).to_csv(
-        folder / "explanations" / "desc-guidedBackpropagationTargetPredicted_regions.tsv", sep="\t", index=False
-    )
-    return folder
-
-
-@pytest.mark.ci
-def test_relevance_beside_volume_and_intensity_is_of_true_positives_on_the_scale_of_their_fold(tmp_path):
-    half = np.linspace(-1, 1, 9)
-    tissue = np.append(np.repeat(half, 2), [0.5, -0.5])  # both folds hold the same tissue
-    runs = [run_with(tmp_path / f"seed-{seed}", tissue) for seed in (1, 2)]
-    (tmp_path / "warped" / "group").mkdir(parents=True)
-    sides = [
-        {"scan_id": f"s{k:02d}", "group": group, "tissue_mm3": size}
-        for k, value in enumerate(tissue)
-        for group, size in (("Hippocampus", 3000 - 500 * value), ("Hippocampus", 2000), ("Amygdala", 7 + k % 3))
-    ]
-    pd.DataFrame(sides).to_csv(tmp_path / "warped" / "group" / "volumes.tsv", sep="\t", index=False)
-    known = pd.DataFrame({"scan_id": [f"s{k:02d}" for k in range(20)], "mmse": -tissue, "nwbv": tissue})
-    known.to_csv(tmp_path / "warped" / "scans.tsv", sep="\t", index=False)
-    known.to_csv(tmp_path / "warped" / "clinical.tsv", sep="\t", index=False)
-    volumes = patients_relevance.hippocampal(tmp_path / "warped")
-    assert volumes["volume"]["s00"] == pytest.approx(5500)
-    found = patients_relevance.beside_tissue(runs[0], volumes["volume"])
-    assert len(found) == 18
-    assert found.corr()["intensity"]["lrpB000"] == pytest.approx(-1)
-    text = patients_relevance.hippocampus(runs, volumes)
-    assert "| L1, L3: LRP β = 0 and intensity | -1.00, -1.00 | -1.00 |" in text
-    assert "| L1, L3: LRP β = 0 and volume | 1.00, 1.00 | 1.00 |" in text
-    assert "| L3: volume, LRP β = 1 less β = 0 | -2.00, -2.00 | -2.00 |" in text
-    assert "| L2: guided backpropagation of the predicted class and intensity | 1.00, 1.00 | 1.00 |" in text
-    assert "| volume and MMSE, 20 patients | 1.00 | 1.00 | 1.00 to 1.00 |" in text
-    assert "| volume and nWBV, 20 patients | -1.00 | -1.00 | -1.00 to -1.00 |" in text
-    with pytest.raises(SystemExit, match="1 true positives have no hippocampal volume, such as s03"):
-        patients_relevance.hippocampus(runs, volumes.drop("s03"))
 
 
 def scores_of(shares, kind="needle"):
@@ -129,42 +67,22 @@ def test_agreement_with_grad_cam_grows_with_a_kernel_that_makes_it_so():
     assert f"| {rolled:.2f}, {rolled:.2f} | {rolled:.2f} (" in rows["| A21: K = 9"]
 
 
-def test_a_copy_that_is_marked_as_the_class_is_has_its_share():
-    one = scores_of({("grad-cam", 2): np.full(6, 0.45), ("grad-cam", 0): np.zeros(6)}, kind="corner")
-    one = one.assign(setting="DiFull", chance=0.25, class_share=0.85)
-    row = grid_directions.in_the_copy([one, one], {k: str(k) for k in range(6)})
-    assert row == "| A7: Grad-CAM in the copy, less an even map | 6 | 0.150, 0.150 | 0.150 (of everybody) |"
+def test_shares_of_a_person_are_means_of_grids_and_a_copy_is_less_an_even_map(monkeypatch, tmp_path):
+    one = scores_of({("grad-cam", 2): np.full(6, 0.45), ("rise", 0): np.arange(6.0)}, kind="corner")
+    one = one.assign(setting="DiFull", chance=0.25, class_share=0.85, scan=np.tile([0, 1, 1, 1, 1, 1], 2))
+    monkeypatch.setattr(grid_directions, "read", lambda run: (one, {0: "a", 1: "b"}))
+    found = grid_directions.of_nine({"run": tmp_path}, Path("run")).set_index(["measure", "person"])["value"]
+    assert found["DiFull corner: rise at 0"].to_dict() == {"a": 0, "b": 3}
+    assert found["nine cells, DiFull corner: rise at 0"].to_dict() == {"a": 0, "b": 3}
+    copy = "DiFull corner: grad-cam at 2, in the copy, less an even map"
+    assert found[copy].to_dict() == pytest.approx({"a": 0.15, "b": 0.15})
 
 
-def test_a_layer_cam_below_chance_is_below_0_and_only_the_input_counts():
-    one = scores_of({("layer-cam", 0): np.full(6, 0.2), ("layer-cam", 4): np.ones(6), ("grad-cam", 0): np.ones(6)})
-    row = grid_directions.below_chance([one.assign(chance=0.25)] * 2, {k: str(k) for k in range(6)}, "norms")
-    assert row == "| A12: LayerCAM at the input less chance, norms | 6 | -0.050, -0.050 | -0.050 (of everybody) |"
-
-
-def test_shares_fall_in_nine_cells_by_what_was_planted():
-    rng = np.random.default_rng(0)
-    four = scores_of({("gradient", 0): 0.25 + rng.uniform(0, 0.1, 8), ("rise", 0): rng.uniform(0, 1, 8)})
-    nine = four.assign(share=four["share"] - 0.14)
-    (row, _) = grid_directions.fallen([four], [nine], {k: str(k) for k in range(8)})
-    assert row.endswith(f"| A20: gradient at stage 0, {nine['share'].iloc[:8].mean():.2f} in nine cells | 8 | 0.140 "
-                        "| 0.140 (of everybody) |")  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("each", "low", "high", "near", "said"),
-    [
-        ([0.2, 0.1], 0.05, 0.3, False, "holds"),
-        ([0.2, -0.1], 0.05, 0.3, False, "open"),  # a seed disagrees
-        ([0.2, 0.1], -0.05, 0.3, False, "open"),
-        ([-0.2, -0.1], -0.3, -0.05, False, "does not"),
-        ([0.02, -0.05], -0.06, 0.04, True, "holds"),
-        ([0.02, -0.12], -0.06, 0.04, True, "open"),
-        ([0.3, 0.2], 0.15, 0.4, True, "does not"),
-    ],
-)
-def test_a_verdict_needs_the_interval_and_every_seed(each, low, high, near, said):
-    assert grid_directions.verdict(each, low, high, near) == said
+def test_scores_of_methods_are_named_by_both(tmp_path):
+    rows = pd.DataFrame({"participant_id": ["a", "b"], "method": ["x", "y"], "AD": [1.0, 2.0], "AG": [3.0, np.nan]})
+    rows.to_csv(tmp_path / "cams.tsv", sep="\t", index=False)
+    found = patients_cams.scores(tmp_path).set_index(["person", "measure"])["value"]
+    assert found.to_dict() == {("a", "AD: x"): 1, ("b", "AD: y"): 2, ("a", "AG: x"): 3}
 
 
 def test_words_of_a_section_stay_when_its_tables_are_made_again(tmp_path):
@@ -184,11 +102,6 @@ def test_a_page_of_patients_is_unchanged_by_tables_that_are_the_same(tmp_path):
     section = page.read_text(encoding="utf-8").partition("## Probes\n")[2].partition("\n## ")[0]
     harness.write_tables(page, "Probes", section[section.index("| recipe") :], "Claims asked of patients")
     assert page.read_text(encoding="utf-8") == told.read_text(encoding="utf-8")
-
-
-def test_a_difference_is_the_mean_over_people_of_their_means_over_seeds():
-    index = pd.MultiIndex.from_tuples([(seed, person) for seed in (1, 2) for person in "vwxyz"])
-    assert harness.across(pd.Series([1.0] * 5 + [2.0] * 5, index), "+.1f") == "5 | +1.0, +2.0 | +1.5"
 
 
 # Studies of CAM methods, streams, probes and gradients on patients: what their tables say of answers known by hand.
@@ -234,80 +147,6 @@ def test_a_map_of_the_truth_and_one_that_is_even_get_what_they_should():
     assert even["le"] == pytest.approx(100 * (1 - 8 / 512))
 
 
-def of_three_seeds(methods, value):
-    """Rows of six people in each of three seeds; values of a score, and of IoUs with true boxes."""
-    rows = [
-        {"seed": seed, "participant_id": f"p{person}", "method": name, "om": value(name, seed, person), "right": 90.0,
-         **dict.fromkeys(BOX_COLUMNS, methods[name])}
-        for name in methods for seed in (1, 2, 3) for person in range(6)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-@pytest.mark.ci
-def test_differences_are_over_people_and_box_accuracy_is_that_of_a_set():
-    rows = of_three_seeds({"a": 0.6, "b": 0.4}, lambda name, seed, person: (name == "a") * seed + person)
-    assert patients_planted.difference(rows, "om", "a", "b") == "| OM: a less b | 6 | +1.00, +2.00, +3.00 | +2.00 |"
-    # An IoU of .6 is right for two of the three, one of .4 for one.
-    assert patients_planted.difference(rows, "ba", "a", "b") == "| BA: a less b | 6 | +33.3, +33.3, +33.3 | +33.3 |"
-    assert patients_planted.means(rows, ("om", "ba"), ("a",))[2] == "| a | 3.50, 4.50, 5.50 | 66.7, 66.7, 66.7 |"
-
-
-def test_only_people_who_have_all_maps_in_every_seed_are_compared():
-    rows = of_three_seeds({"a": 0.6, "b": 0.4}, lambda *_: 1.0)
-    missing = (rows["seed"] == 2) & (rows["participant_id"] == "p0") & (rows["method"] == "b")
-    found = patients_planted.with_all(rows[~missing], ("a", "b")).groupby("seed")["participant_id"].unique()
-    assert [list(people) for people in found] == [[f"p{person}" for person in range(first, 6)] for first in (0, 1, 0)]
-
-
-def test_inside_less_outside_is_of_one_map():
-    rows = of_three_seeds({"a": 0.6}, lambda *_: 1.0).assign(ad_inside=70.0, ad_outside=40.0)
-    assert patients_planted.inside_less_outside(rows, "ad", "a") == (
-        "| AD: a, inside less outside | 6 | +30.0, +30.0, +30.0 | +30.0 |"
-    )
-
-
-def test_later_starts_of_a_stream_are_less_all_earlier_ones(tmp_path):
-    for name, heads in (("seed-1", {"CA-Stream": 20.0, "from stage 1": 19.0, "from stage 3": 14.0}),):
-        run = tmp_path / name
-        run.mkdir()
-        rows = [
-            {"participant_id": f"p{person}", "method": f"{cam}, {head}", "AG": value + person}
-            for cam in patients_stream.CAMS for head, value in heads.items() for person in range(5)
-        ]  # fmt: skip
-        pd.DataFrame(rows).to_csv(run / "cams.tsv", sep="\t", index=False)
-    assert patients_stream.HEADS["from stage 3"].first_attended == 3
-    text = patients_stream.starts([tmp_path / "seed-1"], ["from stage 1", "from stage 3"])
-    assert "| AG: grad-cam, from stage 1 less grad-cam, CA-Stream | 5 | -1.0 | -1.0 |" in text
-    assert "| AG: grad-cam++, from stage 3 less grad-cam++, from stage 1 | 5 | -5.0 | -5.0 |" in text
-
-
-def test_likeness_of_a_stream_is_less_that_of_a_second_head_of_average_pooling(tmp_path):
-    likeness = {"CA-Stream": 0.4, patients_stream.AGAIN: 0.9}
-    rows = [
-        {"participant_id": f"p{person}", "method": f"grad-cam, {head}", "likeness": value - person * (value > 0.5) / 10}
-        for head, value in likeness.items()
-        for person in range(5)
-    ]
-    for name in ("seed-1", "seed-2"):
-        (tmp_path / name).mkdir()
-        pd.DataFrame(rows).to_csv(tmp_path / name / "cams.tsv", sep="\t", index=False)
-    row = patients_stream.less_alike(patients_stream.likeness([tmp_path / "seed-1", tmp_path / "seed-2"]), "grad-cam")
-    start = "| likeness: grad-cam, CA-Stream less grad-cam, GAP again | 5 | -0.30, -0.30 | -0.30 ("
-    assert row.startswith(start)
-
-
-def test_differences_of_maps_that_the_tables_leave_out_are_shown():
-    share, smooth = "share: inherent at 0", "share: smooth-input-x-gradient kernel=3 at 0"
-    rows = pd.DataFrame(
-        {"recipe": "B-cos, B 2", "seed": seed, "person": f"p{person}", "measure": measure, "value": value + person}
-        for seed in (1, 2) for person in range(5) for measure, value in ((share, 30.0), (smooth, 26.0))
-    )  # fmt: skip
-    text = patients_networks.section(rows, STUDIES["own-further"], pd.DataFrame())
-    assert f"| B-cos, B 2 | {smooth} |" not in text
-    assert f"| B8, smoothed | B-cos, B 2, {share} less B-cos, B 2, {smooth} | 5 | +4.00, +4.00 | +4.00 |" in text
-
-
 def test_people_are_recognised_by_those_a_fold_trains_on_alone():
     people = [f"{kind}{number}" for kind in "ac" for number in range(8)]
     class_of = {name: "AD" if name[0] == "a" else "CN" for name in people}
@@ -329,16 +168,6 @@ def test_backbones_need_a_registered_run_of_younger_people(tmp_path):
     work = types.SimpleNamespace(out=tmp_path)
     with pytest.raises(SystemExit, match="no registered run of younger people"):
         patients_measures.learned(work, "SimCLR", 43)
-
-
-def test_deeper_heads_are_compared_with_linear_ones_of_their_loss():
-    names = [f"founding, {head}, {loss}" for head in ("linear", "mlp-3", "bcos-3") for loss in ("CE", "BCE")]
-    measures = ("correct", "share: grad-cam at 1", "gini: x")
-    rows = pd.DataFrame([{"recipe": name, "measure": measure} for name in names[1:] for measure in measures])
-    found = list(STUDIES["depth"].pairs(rows))
-    assert ("P11", "founding, mlp-3, BCE", "correct", "founding, linear, BCE", "correct") in found
-    assert {pair[0] for pair in found if "grad-cam" in pair[2]} == {"P12"}
-    assert len(found) == 4  # none of cross-entropy, whose linear head is missing
 
 
 def test_lime_is_asked_of_linear_heads_by_themselves(monkeypatch):
@@ -578,20 +407,7 @@ def test_air_contributes_where_it_is_seen():
     assert 0 < found["class: positive outside"] < 100
 
 
-def test_a_difference_from_a_number_is_of_those_who_have_it():
-    frame = pd.DataFrame({"recipe": "a", "seed": [1] * 5 + [2] * 5, "person": list("vwxyz") * 2}).assign(
-        measure="m", value=[60.0, 70, 80, 90, 100, 60, 60, 60, 60, 60]
-    )
-    line = patients_networks.difference(frame, ("B17", "a", "m", "", "50"))
-    assert line is not None
-    assert line.startswith("| B17 | a, m less 50 | 5 | +30.00, +10.00 | +20.00 (")
-    assert "less chance | 5 | +55.00, +35.00 | +45.00" in str(
-        patients_networks.difference(frame, ("A", "a", "m", "", ""))
-    )
-    assert patients_networks.difference(frame[frame["person"] != "z"], ("B17", "a", "m", "", "50")) is None
-
-
-def test_every_difference_is_of_recipes_and_measures_that_are_made():
+def test_every_measure_is_of_a_recipe_that_is_made():
     made = {one.name for one in recipes_of("tests")}
     study = patients_network_studies.STUDIES["tests"]
     assert set(study.measures) <= made
@@ -600,23 +416,12 @@ def test_every_difference_is_of_recipes_and_measures_that_are_made():
         name: {key for one in own for key in one(dark if name.startswith("B-cos") else network, scans(1), 1)}
         for name, own in study.measures.items()
     }
-    for claim, *sides in study.pairs(pd.DataFrame()):
-        for recipe, measure in (sides[:2], sides[2:]):
-            if recipe:
-                assert recipe in made, claim
-                assert measure == "correct" or "share: " in measure or measure in known[recipe], claim
-            else:
-                float(measure or 0)
+    assert all(known.values())
 
 
-def test_own_maps_of_a_larger_b_are_compared_with_maps_that_are_made():
+def test_recipes_of_a_larger_b():
     made: dict[str, Recipe] = {one.name: one for one in recipes_of("own-further")}
     assert [made[name].settings["model"]["b"] for name in ("B-cos, B 2", "B-cos, B 2.5")] == [2, 2.5]
-    for claim, *sides in patients_network_studies.STUDIES["own-further"].pairs(pd.DataFrame()):
-        for recipe, measure in (sides[:2], sides[2:]):
-            if recipe and measure != "correct":
-                method = measure.split(": ")[1].split()[0]  # grids smooth the maps of a method themselves
-                assert method.removeprefix("smooth-") in made[recipe].methods, claim
 
 
 def test_recipes_differ_from_the_usual_network_by_what_their_name_says():

@@ -1,0 +1,140 @@
+"""What stored numbers answer to a claim: records name statistics and bounds, and `verdicts.py` has the rule."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache, cached_property, lru_cache
+from typing import TypeVar
+
+import claim_numbers
+import numpy as np
+import relevance_statistics
+from claim_numbers import NOBODY, Numbers
+from harness import listed
+from verdicts import (
+    OPEN,
+    Design,
+    Estimate,
+    Floats,
+    Statistic,
+    area_of,
+    at_an_end,
+    estimate,
+    less,
+    mean_of,
+    together,
+    told,
+)
+
+T = TypeVar("T")
+STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {"relevance": relevance_statistics.statistics}
+"""Statistics of a study beside the means of its measures."""
+ANSWERS, LOGIT, COIN = "probability", ", logit", 0.5
+"""What networks answer, which all studies store; of a recipe, where a study has several."""
+LESS = " less "
+MORE = "more people or networks: the interval holds the bound"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A statistic and what a claim says of it; `says` is empty for a number that is only shown."""
+
+    of: str  # a statistic or measure of the study, or two of them as "A less B"
+    words: str = ""  # before the number on the page
+    says: str = ""  # above or below the bound, or within it of the origin
+    bound: float = 0.0
+    origin: float = 0.0
+    ends: tuple[float, ...] = ()  # floor and ceiling of the measure, at which it cannot tell
+    form: str = ".2f"
+    scale: float = 1.0  # of the numbers on the page, and of the bound
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    numbers: Numbers
+
+    @cached_property
+    def statistics(self) -> dict[str, Statistic]:
+        return STUDIES[self.numbers.name](self.numbers) if self.numbers.name in STUDIES else {}
+
+    @lru_cache  # noqa: B019  # a study is kept as long as the process
+    def estimate(self, of: str) -> Estimate:
+        """A statistic, the mean of a measure, or a difference of two of them."""
+        sides = of.split(LESS)
+        if self.statistics and sides[0] not in self.numbers.wide:
+            first, *second = [self._known(name, self.statistics) for name in sides]
+            return estimate(less(first, *second) if second else first, Design(self.numbers.classes, self.numbers.folds))
+        first, *second = [self.numbers.of(name) for name in sides if self._known(name, self.numbers.wide) is not None]
+        return self.mean(first - sum(second))
+
+    def mean(self, values: Floats) -> Estimate:
+        """The mean of a measure of those who were asked."""
+        asked, there = np.isfinite(values), np.isfinite(values).any(axis=1)
+        folds = np.where(asked, self.numbers.folds, NOBODY)[there]
+        return estimate(mean_of(values[there]), Design(self.numbers.classes[there], folds))
+
+    def _known(self, name: str, names: Mapping[str, T]) -> T:
+        if name not in names:
+            near = "".join(f"; did you mean {one!r}?" for one in get_close_matches(name, names, 1))
+            sys.exit(f"numbers {self.numbers.name}: no statistic {name!r}{near}")
+        return names[name]
+
+    def networks_know(self, of: str) -> bool:
+        """Whether the networks that a statistic is of are better than a coin: the area of their answers is above .5."""
+        names = [one for one in self.numbers.wide if one.endswith(LOGIT) and one.removesuffix(LOGIT[2:]) in of]
+        return all(self._area(name).interval[0] > COIN for name in names or [ANSWERS])
+
+    @lru_cache  # noqa: B019
+    def _area(self, name: str) -> Estimate:
+        area = area_of(self.numbers.of(name), self.numbers.classes == 1, self.numbers.folds)
+        return estimate(area, Design(self.numbers.classes, self.numbers.folds))
+
+
+@cache
+def study(name: str) -> Study:
+    return Study(claim_numbers.read(name))
+
+
+def answered(name: str, asks: tuple[Ask, ...]) -> tuple[str, str, str, float]:
+    """Text, verdict, what an open one needs, and p, of what a study says to asks."""
+    of = study(name)
+    text = "; ".join(text_of(ask, of.estimate(ask.of)) for ask in asks)
+    parts = [
+        (ask, told(of.estimate(ask.of), ask.says, ask.bound / ask.scale, ask.origin / ask.scale))
+        for ask in asks
+        if ask.says
+    ]
+    if not parts:  # numbers that no rule can judge
+        return text, OPEN, MORE, 1.0
+    verdict, p = together([part for _, part in parts])
+    if not all(of.networks_know(ask.of) for ask, _ in parts):
+        return text, OPEN, "networks that are better than a coin", 1.0
+    for ask, _ in parts:
+        sides = [of.estimate(side).mean * ask.scale for side in ask.of.split(LESS)]
+        if ask.ends and at_an_end(sides, *ask.ends):
+            return text, OPEN, f"a measure that does not lie at its floor or ceiling, as {ask.words} does", 1.0
+    return text, verdict, MORE if verdict == OPEN else "", p
+
+
+def text_of(ask: Ask, found: Estimate) -> str:
+    seeds = listed((ask.scale * one for one in found.seeds), ask.form)
+    if not ask.says:
+        return shortened(f"{ask.words} {seeds}{' by seed' * (len(found.seeds) > 1)}")
+    low, high = sorted(ask.scale * one for one in found.interval)
+    rule = f"{ask.words}, {ask.says} {ask.bound:g}{f' of {ask.origin:g}' * (ask.says == 'within')}: "
+    mean = format(ask.scale * found.mean, ask.form)
+    by_seed = f", by seed {seeds}" * (len(found.seeds) > 1)
+    return shortened(f"{rule}{mean} ({low:{ask.form}} to {high:{ask.form}}){by_seed}")
+
+
+def shortened(text: str) -> str:
+    """Numbers as the pages have them.
+
+    >>> shortened("-0.50 to +0.25, 10.5")
+    '−.50 to +.25, 10.5'
+    """
+    return re.sub(r"(?<![\d.])0(?=\.\d)", "", re.sub(r"-(?=\d)", "−", text))
