@@ -102,7 +102,8 @@ def _interaction(covariance: Floats) -> float:
 
 
 def _between(pseudo: Sequence[Floats]) -> float:
-    return float(stats.f_oneway(*pseudo).pvalue) if len(pseudo) > 1 and min(map(len, pseudo)) > 1 else float("nan")
+    known = len(pseudo) > 1 and min(map(len, pseudo)) > 1 and any(np.ptp(one) > 0 for one in pseudo)
+    return float(stats.f_oneway(*pseudo).pvalue) if known else float("nan")
 
 
 def mean_of(values: Floats) -> Statistic:
