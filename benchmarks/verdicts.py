@@ -45,7 +45,7 @@ class Estimate:
     def p(self, bound: float) -> float:
         """Two-sided p of a mean at the bound."""
         if not self.error > 0:
-            return float(self.mean == bound)
+            return 1.0
         return float(2 * stats.t.sf(abs(self.mean - bound) / self.error, self.freedom))
 
 
@@ -141,11 +141,13 @@ def less(first: Statistic, second: Statistic) -> Statistic:
 def told(found: Estimate, says: str, bound: float, origin: float = 0.0) -> tuple[str, float]:
     """What an estimate says of a claim, `above` or `below` the bound or `within` it of the origin, and its p."""
     low, high = found.interval
+    if not found.error > 0:  # not known, or a measure that never changes, whose error is not 0
+        return OPEN, 1.0
     if says == "within":
         least, most = origin - bound, origin + bound
         inside, outside = least < low and high < most, low > most or high < least
         ps = found.p(least), found.p(most)
-        return (HOLDS if inside else NOT if outside else OPEN), min(ps) if outside else max(ps)
+        return (HOLDS if inside else NOT if outside else OPEN), max(ps)
     sign = 1 if says == "above" else -1
     ends = sorted((sign * (low - bound), sign * (high - bound)))
     return (HOLDS if ends[0] > 0 else NOT if ends[1] < 0 else OPEN), found.p(bound)
@@ -158,10 +160,10 @@ def at_an_end(means: Sequence[float], floor: float, ceiling: float) -> bool:
 
 
 def together(each: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """Of a claim with several parts: it holds if all do, and does not if one does not; with its p."""
+    """Of a claim with several parts: it holds if all do, and does not if one does not; with its p, for all parts."""
     said = [verdict for verdict, _ in each]
     if NOT in said:
-        return NOT, min(1.0, said.count(NOT) * min(p for verdict, p in each if verdict == NOT))
+        return NOT, min(1.0, len(each) * min(p for verdict, p in each if verdict == NOT))
     return (HOLDS if set(said) == {HOLDS} else OPEN), max(p for _, p in each)
 
 

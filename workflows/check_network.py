@@ -56,7 +56,7 @@ def check_network(options: Check, file: Path) -> int:
     for scan in lost[:_NAMED]:
         print(f"left out: {scan.file or scan.name}: {scan.reason}")
     if len(lost) > _NAMED:
-        print(f"left out: {len(lost) - _NAMED} more")
+        print(f"and {len(lost) - _NAMED} more were left out")
     scans = list({scan.participant_id: scan for scan in reversed(cohort.table.labelled)}.values())[::-1]
     truth = np.array([float(scan.label or "nan") if task.is_number else task.explains(scan.label) for scan in scans])
     if len(scans) < FEWEST or (not task.is_number and len(set(truth)) < 2):

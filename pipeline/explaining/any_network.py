@@ -308,17 +308,14 @@ def _doubts(found: Explained) -> list[str]:
     difference = None if found.reference_value is None else abs(found.value - found.reference_value)
     if difference is not None and abs(drawn) > difference:
         doubts.append(
-            f"{found.method}: the sum of points drawn at random would have missed by {drawn:.2g}, "
-            f'more than there is to explain ({difference:.2g}): take more, as settings={{"alphas": 8}}.'
+            f"{found.method}: the points drawn at random miss the sum by {drawn:.2g}, "
+            f'more than there is to explain ({difference:.2g}): take more points (settings={{"alphas": …}}).'
         )
-    if (
-        found.reference_value is None
-        and found.missing is not None
-        and abs(found.missing) > _MOST_MISSING * abs(found.value)
-    ):
+    lost = 0.0 if found.reference_value is not None or found.missing is None else found.missing / (found.value or 1.0)
+    if _MOST_MISSING < lost < 1:
         doubts.append(
-            f"{found.method}: {abs(found.missing):.2g} of {abs(found.value):.2g} do not reach the voxels, but stay in "
-            "biases and layers (found.ledger says which), so the map is of a small part of the answer."
+            f"{found.method}: {100 * lost:.0f} % of the explained value stay in biases and layers (found.ledger says "
+            "which), so the map shows a small part of the answer."
         )
     return doubts
 

@@ -254,7 +254,7 @@ def test_what_cannot_be_explained_is_refused(network, volume, message):
 
 
 def test_the_number_of_outputs_must_be_that_of_the_classes():
-    with pytest.raises(UsageError, match="has 3 outputs, and 2 outputs needed: one for each class"):
+    with pytest.raises(UsageError, match="has 3 outputs, but 2 are needed, one for each class; name 3 classes"):
         adapted(Net(), VOLUME, outputs=2)
     with pytest.raises(UsageError, match="give their centres as bins"):
         adapted(Net(), VOLUME, outputs=1)

@@ -408,6 +408,8 @@ def test_training_has_the_outputs_and_gradients_of_the_published_order():
     assert [type(layer) for layer in network.stages[0]][-2:] == [nn.MaxPool3d, nn.ReLU]
     assert [type(layer) for layer in network.eval().stages[0]][-2:] == [nn.ReLU, nn.MaxPool3d]
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    part = network.train().stages[0][:3]  # a slice does not end with both layers
+    assert [type(layer) for layer in part] == [type(layer) for layer in part.children()]
 
 
 @given(

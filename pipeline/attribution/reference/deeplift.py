@@ -312,8 +312,8 @@ def _run(operation: Operation, at_x: Values, at_r: Values) -> tuple[Tensor, Tens
         if is_flat(module, at_x[name], at_r[name]):
             warnings.warn(
                 f"deeplift: the reference is constant before layer {labelled(operation)}, which divides by its spread; "
-                "single voxels may get huge values of both signs. Take images of controls as the reference; where they "
-                "are, patches of air do this, and expected-gradients does not.",
+                "single voxels may get huge values of both signs. Take images of controls as the reference; if "
+                "they are, patches of air cause this, and expected-gradients has no such values.",
                 stacklevel=2,
             )
         return _given(operation, at_x, at_r, *normalised(module, at_x[name], at_r[name]))

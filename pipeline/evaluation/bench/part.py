@@ -267,9 +267,9 @@ class Bench:
         run = RunLayout(self.layout.root)
         receipts = [known_json(run.receipt("training", f"fold-{fold.index}")) for fold in self.split.folds]
         times = [float(receipt["seconds"]) for receipt in receipts if "seconds" in receipt]
-        took = f"; the one of the run took {duration(sum(times))} of one process" if times else ""
+        took = f"; the run's own set took {duration(sum(times))} of one process" if times else ""
         if sets:
-            log.info("Trains %s of networks%s. What is there already is not made again.", counted(sets, "set"), took)
+            log.info("Trains %s of networks%s. Finished networks are kept.", counted(sets, "set"), took)
 
     def _require_defined(self) -> None:
         """Refuse methods that are not defined for the network, before anything is planted or trained.

@@ -24,8 +24,10 @@ class Block(nn.Sequential):
     """
 
     def __iter__(self) -> Iterator[nn.Module]:
-        *before, relu, pool = super().__iter__()
-        return iter([*before, pool, relu] if self.training else [*before, relu, pool])
+        layers = list(super().__iter__())
+        if self.training and [type(layer) for layer in layers[-2:]] == [nn.ReLU, nn.MaxPool3d]:  # not so in a slice
+            layers[-2:] = layers[:-3:-1]
+        return iter(layers)
 
 
 class FoundingCNN(StagedModel):

@@ -398,10 +398,8 @@ def _with_outputs(network: nn.Module, given: int, wanted: int | None, form: Outp
         both.weight.data = torch.tensor([[0.0], [1.0]], device=weight.device, dtype=weight.dtype)
         return nn.Sequential(OrderedDict(network=network, both=both)).requires_grad_(False)
     if wanted is not None and wanted != given:
-        what = (
-            "one for each class that is named: name as many"
-            if wanted > 1
-            else ("one for a number; if each stands for a bin of the number, give their centres as bins")
-        )
-        raise UsageError(f"network: has {counted(given, 'output')}, and {counted(wanted, 'output')} needed: {what}.")
+        each = f"one for each class; name {given} classes"
+        one = "for a number; if each stands for a bin of the number, give their centres as bins"
+        needed = f"{wanted} are needed, {each}" if wanted > 1 else f"1 is needed {one}"
+        raise UsageError(f"network: has {counted(given, 'output')}, but {needed}.")
     return network.requires_grad_(False)

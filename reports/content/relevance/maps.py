@@ -261,7 +261,7 @@ def difference_pictures(material: Material, differ: Sequence[str], tested: int) 
         more, less = (f"more in {shortened(run.in_words(group), LONGEST_CLASS)}" for group in run.map_groups[:2])
         ends = (less, more)
         colours = WORDS.say("difference_colours", SMOOTHED_MM=SMOOTHED_MM)
-        what = f"the mean map of {' minus that of '.join(run.map_groups[:2])}"
+        what = f"the mean map of {' minus that of '.join(map(run.in_words, run.map_groups[:2]))}"
     else:
         colours = f"Blue, where there is any, is relevance that {run.task.words.opposes}."
         what = f"the mean map of {group_in_words(run, run.map_groups[0])}"
