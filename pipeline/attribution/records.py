@@ -104,7 +104,11 @@ class Ledger:
 
 def sum_per_volume(x: Tensor) -> Tensor:
     """Sum over everything but the batch axis, in float64; (B,)."""
-    return x.flatten(1).sum(1, dtype=torch.float64)
+    if x.device.type != "cpu" or x.dim() < 3:
+        return x.flatten(1).sum(1, dtype=torch.float64)
+    # PyTorch makes a copy in float64: of a part that stays in the processor's cache
+    parts = torch.split(x, max(1, 2**16 * x.shape[2] // max(1, x.numel())), dim=2)
+    return torch.stack([part.sum(tuple(range(1, x.dim())), dtype=torch.float64) for part in parts]).sum(0)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ half, in proportion to its contributions. Neither depends on the rules of layers
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +19,7 @@ from heatlas.pipeline.attribution.graph.planner import LOCAL, RelevancePlan, Wei
 from heatlas.pipeline.attribution.graph.tape import Record, Tape
 from heatlas.pipeline.attribution.lrp.rules import (
     UNWEIGHTED,
+    BetaRule,
     Composite,
     Contributors,
     Messages,
@@ -27,8 +27,8 @@ from heatlas.pipeline.attribution.lrp.rules import (
     merge_copies,
     products,
 )
-from heatlas.pipeline.attribution.lrp.winners import sparse_pays, winner_messages, winner_sums
-from heatlas.pipeline.attribution.records import LedgerEntry, constant_entry, sum_per_volume
+from heatlas.pipeline.attribution.lrp.winners import divide_by_beta, sparse_pays, winner_relevance
+from heatlas.pipeline.attribution.records import LOSSES, LedgerEntry, constant_entry, sum_per_volume
 from heatlas.pipeline.models.graph.operations import Concatenate, Moved, Sum
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.work.host import on_host
@@ -70,7 +70,7 @@ ROUNDING = 1e-5
 """Part of the relevance that may be lost in sums without an entry in the ledger."""
 Relevance = list[Tensor]
 """One tensor per rule."""
-Losses = tuple[Tensor | None, Tensor | None, Tensor | None]
+Losses = Sequence[Tensor | None]
 """Relevance that a layer did not pass on, (B,), in the order of `pipeline.attribution.records.LOSSES`."""
 
 
@@ -185,50 +185,55 @@ def _shaped(record: Record, relevance: Relevance) -> Relevance:
     return [r.reshape(shape) for r in relevance]
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Rules with the same contributions."""
-
-    contributors: Contributors
-    places: list[int]
-    with_negative: bool
-
-
-def _groups(record: Record, weights: Weights, rules: Sequence[Rule]) -> list[_Group]:
-    places_of: dict[object, list[int]] = {}
-    for place, rule in enumerate(rules):
-        plain = rule.contributors is products
-        places_of.setdefault("products" if plain else id(rule), []).append(place)
-    return [
-        _Group(
-            rules[places[0]].contributors(record.inputs[0], weights.weight, weights.linear),
-            places,
-            any(rules[place].uses_negative for place in places),
-        )
-        for places in places_of.values()
-    ]
-
-
 def _through_weights(
     record: Record, weights: Weights, relevance: Relevance, rules: Sequence[Rule]
 ) -> tuple[Relevance, list[LedgerEntry]]:
     below: Relevance = [relevance[0]] * len(rules)
-    losses: list[Losses] = [(None, None, None)] * len(rules)
-    for group in _groups(record, weights, rules):
-        layer = _SharedLayer(record, weights, group.contributors)
-        positive, negative = layer.sums(group.with_negative)
-
-        def messages(
-            group: _Group = group, positive: Tensor = positive, negative: Tensor | None = negative
-        ) -> Iterator[Messages]:
-            for place in group.places:  # one at a time, so that only their losses stay in memory
-                message = rules[place].messages(positive, negative, weights.bias, relevance[place])
-                losses[place] = _losses(message)
-                yield message
-
-        for place, answer in zip(group.places, layer.hand_down(messages(), len(group.places)), strict=True):
-            below[place] = answer
+    losses: list[Losses] = [()] * len(rules)
+    places_of: dict[object, list[int]] = {}  # of rules with the same contributions
+    for place, rule in enumerate(rules):
+        places_of.setdefault("products" if rule.contributors is products else id(rule), []).append(place)
+    for places in places_of.values():
+        of_group = [rules[place] for place in places]
+        contributors = of_group[0].contributors(record.inputs[0], weights.weight, weights.linear)
+        layer = _SharedLayer(record, weights, contributors)
+        division = _Division(of_group, [relevance[place] for place in places], weights.bias, layer.parts)
+        for place, answer, lost in zip(places, layer.hand_down(division), division.lost.sum(-1), strict=True):
+            below[place], losses[place] = answer, lost.unbind()
     return below, _accounts(record, relevance, below, losses)
+
+
+class _Division:
+    """Messages of rules with the same contributions, and what each loses (`LOSSES`), by volume and part."""
+
+    def __init__(self, rules: Sequence[Rule], relevance: Relevance, bias: Tensor | None, parts: int) -> None:
+        self.rules, self.relevance, self.bias = rules, relevance, bias
+        self.lost = relevance[0].new_zeros(len(rules), len(LOSSES), len(relevance[0]), parts, dtype=torch.float64)
+
+    def messages(self, part: tuple[slice, ...], positive: Tensor, negative: Tensor | None) -> Iterator[Messages]:
+        for rule, relevance, lost in zip(self.rules, self.relevance, self.lost, strict=True):  # one in memory at a time
+            message = rule.messages(positive, negative, self.bias, relevance[part])
+            for own, loss in zip(lost, _losses(message), strict=True):
+                if loss is not None:
+                    own[part[::2]] = loss[:, None]
+            yield message
+
+    def write(self, part: tuple[slice, ...], sums: Tensor, sent: Tensor) -> None:
+        """Write the messages of one plane; see `winner_relevance`."""
+        betas = [rule.beta for rule in self.rules if isinstance(rule, BetaRule)]
+        if len(betas) == len(self.rules):
+            relevance = torch.stack([relevance[part].movedim(1, -1) for relevance in self.relevance])
+            self.lost[:, 1][:, *part[::2]] = divide_by_beta(betas, sums, relevance, sent)[:, None, None]
+            return
+        for own, message in zip(sent, self.messages(part, *_as_units(sums)), strict=True):
+            for side, values in zip(_as_units(own), (message.positive, message.negative), strict=True):
+                if values is not None:
+                    side.copy_(values)
+
+
+def _as_units(pair: Tensor) -> Tensor:
+    """(2, h, w, C) as two tensors (1, C, 1, h, w)."""
+    return pair[:, None, None].movedim(-1, 2)
 
 
 class _SharedLayer:
@@ -239,25 +244,26 @@ class _SharedLayer:
         self.linear, self.c = weights.linear, contributors
         pool = record.step.pool
         self.pool = pool if isinstance(pool, MaxPool) and sparse_pays(weights.linear, pool, contributors.x) else None
+        self.parts = 1 if self.pool is None or self.winners is None else self.winners.shape[2]
 
     def sums(self, with_negative: bool) -> tuple[Tensor, Tensor | None]:
         """``z+`` and ``z-`` at the units, or at the winners among them."""
         x, weight, linear = self.c.x, self.c.weight, self.linear
-        if self.pool is not None and self.winners is not None and isinstance(linear, Convolution):
-            return winner_sums(x, weight, linear, self.winners, self.shape[2:])
         positive = self._at_winners(linear.apply(x, weight.clamp(min=0)))
         return positive, self._at_winners(linear.apply(x, weight.clamp(max=0))) if with_negative else None
 
     def _at_winners(self, sums: Tensor) -> Tensor:
         return sums if self.winners is None else gather(sums, self.winners)
 
-    def hand_down(self, messages: Iterator[Messages], count: int) -> Relevance:
+    def hand_down(self, division: _Division) -> Relevance:
         x, weight, linear = self.c.x, self.c.weight, self.linear
         if self.pool is None or self.winners is None or not isinstance(linear, Convolution):
+            sums = self.sums(with_negative=any(rule.uses_negative for rule in division.rules))
+            messages = division.messages((slice(None),), *sums)
             return [merge_copies(self._dense(message).mul_(x), self.c.copies, linear) for message in messages]
-        pairs = ((m.positive, m.negative) for m in messages)
-        down = winner_messages(pairs, count, weight, linear, self.pool, self.winners, self.shape[2:], x.shape)
-        return [merge_copies(d * x, self.c.copies, linear) for d in down]
+        layer = x, weight, linear, self.pool, self.winners, self.shape[2:]
+        down = winner_relevance(*layer, len(division.rules), division.write)
+        return [merge_copies(relevance, self.c.copies, linear) for relevance in down]
 
     def _dense(self, message: Messages) -> Tensor:
         """``W+^T s+ + W-^T s-`` in one transposed map."""

@@ -5,16 +5,17 @@ units; dense convolutions, as in other implementations, compute the rest in vain
 forward and backward pass instead of five (docs/benchmarks). The loops are compiled by numba, chosen over a C++
 extension (which needs a compiler at installation) and over gather and scatter in PyTorch (27 passes over memory).
 
-Layout: input voxels with channels last, so that a row of a kernel window is contiguous; several rules side by side,
-innermost. Messages of neighbouring windows overlap: planes of windows are processed in an order that keeps concurrent
-planes apart, so the result does not depend on the number of threads.
+Sums, messages and relevance are made one plane of windows at a time, which stays in the processor's cache. Layout:
+channels last, so that a row of a kernel window is contiguous; it is read four values at a time. Messages of
+neighbouring windows overlap: planes of windows are processed in an order that keeps concurrent planes apart, so the
+result does not depend on the number of threads.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,9 +26,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heatlas.pipeline.attribution.graph.layers import Convolution, LinearMap, MaxPool
+from heatlas.pipeline.attribution.lrp.rules import contribution_floor
 
 SPARSE_FROM = 4
 """Units per winner from which winner loops are faster than dense convolutions (measured at 8 and 27)."""
+
+LANES = 4
+"""Values of a row that the loops take at once; weights are filled up with zeros, rows with what comes next."""
+ONE, TWO, THREE = np.uint64(1), np.uint64(2), np.uint64(3)  # numba tests every index with a sign
 
 
 def sparse_pays(linear: LinearMap, pool: MaxPool | None, x: Tensor) -> bool:
@@ -42,82 +48,64 @@ def sparse_pays(linear: LinearMap, pool: MaxPool | None, x: Tensor) -> bool:
     )
 
 
-def winner_sums(
-    x: Tensor, weight: Tensor, linear: Convolution, winners: Tensor, units: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Sums of positive and of negative contributions, ``z+`` and ``z-``, at the winners, each of their shape.
-
-    `x`: (B, C_in, D, H, W), >= 0. `weight`: (C_out, C_in, k, k, k). `linear`: without groups or dilation. `winners`:
-    (B, C_out, d, h, w), flat indices into the units. `units`: spatial shape of the units (of what was pooled).
-    """
-    rows, positive, negative = _rows(x, linear), *_row_weights(weight)
-    sums = [torch.zeros(winners.shape, dtype=x.dtype) for _ in range(2)]
-    flat = winners.flatten(2).numpy()
-    run = x.shape[1]
-    above, below = (part.flatten(2).numpy() for part in sums)
-    jobs = []
-    for b, c in itertools.product(range(len(x)), range(len(weight))):
-        unit = slice(c, c + 1)
-        geometry = (units[1], units[2], linear.stride, run)
-        weights = (positive[unit], negative[unit])
-        jobs.append(
-            functools.partial(_sums, rows[b], *weights, flat[b, unit], *geometry, above[b, unit], below[b, unit])
-        )
-    _together([jobs])
-    return sums[0], sums[1]
-
-
-def winner_messages(
-    messages: Iterable[tuple[Tensor, Tensor | None]],
-    count: int,
+def winner_relevance(
+    x: Tensor,
     weight: Tensor,
     linear: Convolution,
     pool: MaxPool,
     winners: Tensor,
     units: Sequence[int],
-    input_shape: Sequence[int],
+    count: int,
+    divide: Callable[[tuple[slice, ...], Tensor, Tensor], None],
 ) -> list[Tensor]:
-    """Messages of the winners at the inputs, ``W+^T s+ + W-^T s-``, for `count` rules at once: views of one tensor.
+    """Relevance of the inputs, ``x (W+^T s+ + W-^T s-)``, for `count` rules at once: views of one tensor.
 
-    `messages`: ``s+`` and ``s-`` per rule, each of the shape of `winners`; None is 0. `weight`, `linear`, `winners`,
-    `units`: as for `winner_sums`. `input_shape`: (B, C_in, D, H, W).
+    `x`: (B, C_in, D, H, W), >= 0. `weight`: (C_out, C_in, k, k, k). `linear`: without groups or dilation. `winners`:
+    (B, C_out, d, h, w), flat indices into the units. `units`: spatial shape of the units (of what was pooled).
+    `divide`: given a plane of the winners and its ``z+`` and ``z-``, (2, h, w, C_out), writes ``s+`` and ``s-`` of each
+    rule, (count, 2, h, w, C_out); called once per plane of each volume.
     """
-    run = input_shape[1]
-    positive, negative = _row_weights(weight)
-    up = torch.empty((*winners.shape, count), dtype=weight.dtype)
-    down = torch.zeros_like(up)
-    for k, (plus, minus) in enumerate(messages):
-        up[..., k] = plus
-        if minus is not None:
-            down[..., k] = minus
-    sent_up, sent_down = up.flatten(3, 4).numpy(), down.flatten(3, 4).numpy()
-    padded = [n + 2 * p for n, p in zip(input_shape[2:], linear.padding, strict=True)]
-    out = torch.zeros((input_shape[0], padded[0], padded[1], padded[2] * run, count), dtype=weight.dtype)
-    flat, target = winners.flatten(3, 4).numpy(), out.numpy()
-    for b in range(input_shape[0]):
-        of_volume = (flat[b], units[1], units[2], linear.stride, run, sent_up[b], sent_down[b], target[b])
-        job = functools.partial(_hand_down, positive, negative, *of_volume)
-        planes = range(winners.shape[2])
-        reach = pool.dilation[0] * (pool.kernel_size[0] - 1) * linear.stride[0] + weight.shape[2] - 1
-        colours = reach // (pool.stride[0] * linear.stride[0]) + 1  # between planes that share no input voxel
-        _together([[functools.partial(job, plane) for plane in planes[first::colours]] for first in range(colours)])
-    grid = out.view(input_shape[0], *padded, run, count).permute(5, 0, 4, 1, 2, 3)
-    (z, y, x), (depth, height, width) = linear.padding, input_shape[2:]
-    grid = grid[..., z : z + depth, y : y + height, x : x + width]
-    return list(grid.unbind(0))
+    channels, inputs, *kernel = weight.shape
+    sides = [n + 2 * p for n, p in zip(x.shape[2:], linear.padding, strict=True)]
+    inner = [slice(p, p + n) for n, p in zip(x.shape[2:], linear.padding, strict=True)]
+    size, line = math.prod(sides) * inputs, sides[2] * inputs
+    rows = x.new_zeros(len(x), size + LANES)
+    rows[:, :size].view(len(x), *sides, inputs)[:, *inner].copy_(x.permute(0, 2, 3, 4, 1))
+    out = x.new_zeros(count, len(x), size + LANES)
+    lanes = F.pad(weight.permute(0, 2, 3, 4, 1).flatten(3), (0, -kernel[2] * inputs % LANES))
+    blocks = lanes.reshape(channels, -1, LANES)
+    weights = blocks.clamp(min=0).numpy(), blocks.clamp(max=0).numpy()
+    planes, lines = torch.arange(kernel[0])[:, None, None] * sides[1], torch.arange(kernel[1])[:, None]
+    field = ((planes + lines) * line + torch.arange(0, lanes.shape[3], LANES)).flatten().numpy()
+    steps = [step * size for step, size in zip(linear.stride, (sides[1] * line, line, inputs), strict=True)]
+
+    def hand_down(volume: int, plane: int) -> None:
+        flat = winners[volume, :, plane].flatten(1).numpy()
+        shape = (2, *winners.shape[3:], channels)
+        base, sums, sent = np.empty(flat.T.shape, np.int64), x.new_empty(shape), x.new_zeros(count, *shape)
+        _sums(rows[volume].numpy(), *weights, field, flat, *units[1:], *steps, base, sums.flatten(1, 2).numpy())
+        divide((slice(volume, volume + 1), slice(None), slice(plane, plane + 1)), sums, sent)
+        _hand_down(*weights, field, base, sent.flatten(2, 3).numpy(), out[:, volume].numpy())
+
+    reach = pool.dilation[0] * (pool.kernel_size[0] - 1) * linear.stride[0] + kernel[0] - 1
+    colours = reach // (pool.stride[0] * linear.stride[0]) + 1  # between planes that share no input voxel
+    for volume in range(len(x)):
+        jobs = [functools.partial(hand_down, volume, plane) for plane in range(winners.shape[2])]
+        _together([jobs[first::colours] for first in range(colours)])
+    grid = out.mul_(rows)[..., :size].view(count, len(x), *sides, inputs)[:, :, *inner]
+    return list(grid.movedim(-1, 2).unbind())
 
 
-def _rows(x: Tensor, linear: Convolution) -> np.ndarray[Any, Any]:
-    """Padded input as (B, D, H, W * C_in)."""
-    before_after = [side for pad in reversed(linear.padding) for side in (pad, pad)]
-    padded = F.pad(x, before_after) if any(linear.padding) else x
-    return np.asarray(padded.permute(0, 2, 3, 4, 1).flatten(3).contiguous().numpy())
+def divide_by_beta(betas: Sequence[float], sums: Tensor, relevance: Tensor, sent: Tensor) -> Tensor:
+    """Write the messages (K, 2, ...) of `pipeline.attribution.lrp.rules.BetaRule`; gives the relevance lost, (K,).
 
-
-def _row_weights(weight: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Positive and negative weights as (C_out, k, k, k * C_in)."""
-    rows = weight.detach().permute(0, 2, 3, 4, 1).flatten(3)
-    return rows.clamp(min=0).contiguous().numpy(), rows.clamp(max=0).contiguous().numpy()
+    `sums`: (2, ...), `relevance`: (K, ...), in the order of memory of `sent`.
+    """
+    kind, lost = sums.numpy().dtype, np.zeros(len(betas))
+    shares = np.array([1 + b for b in betas], kind), np.array([-b for b in betas], kind)
+    floor = kind.type(contribution_floor(sums.dtype))
+    _betas(sums.flatten(1).numpy(), relevance.flatten(1).numpy(), *shares, floor, sent.flatten(2).numpy(), lost)
+    return torch.from_numpy(lost)
 
 
 def _together(rounds: Sequence[Sequence[Callable[[], None]]]) -> None:
@@ -137,7 +125,7 @@ def _together(rounds: Sequence[Sequence[Callable[[], None]]]) -> None:
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
     """Compile a loop that releases the interpreter lock, cached on disk where possible."""
     # Sums may be reordered to use vector instructions; NaN and infinity keep their meaning.
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "nsz", "contract"}}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "nsz", "contract"}}
     try:
         compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # neither this folder nor the user's cache is writable
@@ -148,54 +136,61 @@ def _compiled(function: Callable[..., None]) -> Callable[..., None]:
 
 @_compiled
 def _sums(
-    rows: Any, positive: Any, negative: Any, winners: Any, height: int, width: int, stride: Any, run: int,
-    above: Any, below: Any,
+    rows: Any, positive: Any, negative: Any, field: Any, winners: Any, height: int, width: int,
+    deep: int, high: int, wide: int, base: Any, sums: Any,
 ) -> None:  # fmt: skip
-    """Fill `above` and `below` (C, P) with the sums of contributions to the winners (C, P) of one volume."""
-    channels, depth, lines, length = positive.shape
-    for c in range(channels):
-        for p in range(winners.shape[1]):
+    """Fill `base` (P, C) with where the fields of the winners (C, P) begin, and `sums` (2, P, C)."""
+    for p in range(winners.shape[1]):
+        for c in range(winners.shape[0]):
             unit = winners[c, p]
-            z = unit // (height * width)
-            rest = unit - z * height * width
-            y = rest // width
-            x = (rest - y * width) * stride[2] * run
-            plus, minus = above[c, p], below[c, p]
-            for dz in range(depth):
-                for dy in range(lines):
-                    row = rows[z * stride[0] + dz, y * stride[1] + dy]
-                    for j in range(length):
-                        plus += positive[c, dz, dy, j] * row[x + j]
-                        minus += negative[c, dz, dy, j] * row[x + j]
-            above[c, p] = plus
-            below[c, p] = minus
+            line = unit // width
+            z = line // height
+            at = z * deep + (line - z * height) * high + (unit - line * width) * wide
+            base[p, c] = at
+            a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = rows.dtype.type(0)
+            for j in range(len(field)):
+                i = np.uint64(at + field[j])
+                x0, x1, x2, x3 = rows[i], rows[i + ONE], rows[i + TWO], rows[i + THREE]
+                plus, minus = positive[c, j], negative[c, j]
+                a0, b0 = a0 + plus[0] * x0, b0 + minus[0] * x0
+                a1, b1 = a1 + plus[1] * x1, b1 + minus[1] * x1
+                a2, b2 = a2 + plus[2] * x2, b2 + minus[2] * x2
+                a3, b3 = a3 + plus[3] * x3, b3 + minus[3] * x3
+            sums[0, p, c] = (a0 + a1) + (a2 + a3)
+            sums[1, p, c] = (b0 + b1) + (b2 + b3)
 
 
 @_compiled
-def _hand_down(
-    positive: Any, negative: Any, winners: Any, height: int, width: int, stride: Any, run: int,
-    up: Any, down: Any, out: Any, plane: int,
-) -> None:  # fmt: skip
-    """Add the messages (C, d, P, K) of one plane of winners (C, d, P) to the inputs `out` (D, H, W * C_in, K)."""
-    channels, depth, lines, length = positive.shape
-    rules = up.shape[3]
-    for c in range(channels):
-        for p in range(winners.shape[2]):
-            silent = True
-            for k in range(rules):
-                if up[c, plane, p, k] != 0 or down[c, plane, p, k] != 0:
-                    silent = False
-            if silent:
-                continue
-            unit = winners[c, plane, p]
-            z = unit // (height * width)
-            rest = unit - z * height * width
-            y = rest // width
-            x = (rest - y * width) * stride[2] * run
-            for dz in range(depth):
-                for dy in range(lines):
-                    row = out[z * stride[0] + dz, y * stride[1] + dy]
-                    for j in range(length):
-                        plus, minus = positive[c, dz, dy, j], negative[c, dz, dy, j]
-                        for k in range(rules):
-                            row[x + j, k] += plus * up[c, plane, p, k] + minus * down[c, plane, p, k]
+def _betas(sums: Any, relevance: Any, to_both: Any, from_both: Any, floor: Any, sent: Any, lost: Any) -> None:
+    """Messages (K, 2, N) from sums (2, N) and relevance (K, N): `to_both` and `from_both` are 1 + β and -β."""
+    for k in range(len(lost)):
+        more, less, missing = to_both[k], from_both[k], 0.0
+        for i in range(sums.shape[1]):
+            plus, minus, r = sums[0, i], sums[1, i], relevance[k, i]
+            has_plus, has_minus = plus > floor, minus < -floor
+            up = r * (more if has_minus else 1) / plus if has_plus else 0 * r
+            down = r * (less if has_plus else 1) / minus if has_minus else 0 * r
+            sent[k, 0, i] = up if more != 0 else 0 * r
+            sent[k, 1, i] = down if less != 0 else 0 * r
+            missing += 0.0 if (has_plus and more != 0) or (has_minus and less != 0) else r
+        lost[k] = missing
+
+
+@_compiled
+def _hand_down(positive: Any, negative: Any, field: Any, base: Any, sent: Any, out: Any) -> None:
+    """Add the messages (K, 2, P, C) of one plane of winners to the inputs `out` (K, N)."""
+    for p in range(base.shape[0]):
+        for c in range(base.shape[1]):
+            for k in range(len(sent)):
+                up, down = sent[k, 0, p, c], sent[k, 1, p, c]
+                if up == 0 and down == 0:
+                    continue
+                row = out[k]
+                for j in range(len(field)):
+                    i = np.uint64(base[p, c] + field[j])
+                    plus, minus = positive[c, j], negative[c, j]
+                    x0 = row[i] + (up * plus[0] + down * minus[0])
+                    x1 = row[i + ONE] + (up * plus[1] + down * minus[1])
+                    x2 = row[i + TWO] + (up * plus[2] + down * minus[2])
+                    x3 = row[i + THREE] + (up * plus[3] + down * minus[3])
+                    row[i], row[i + ONE], row[i + TWO], row[i + THREE] = x0, x1, x2, x3
