@@ -80,9 +80,9 @@ def winner_relevance(
     steps = [step * size for step, size in zip(linear.stride, (sides[1] * line, line, inputs), strict=True)]
 
     def hand_down(volume: int, plane: int) -> None:
-        flat = winners[volume, :, plane].flatten(1).numpy()
+        flat = winners[volume, :, plane].flatten(1).T.contiguous().numpy()
         shape = (2, *winners.shape[3:], channels)
-        base, sums, sent = np.empty(flat.T.shape, np.int64), x.new_empty(shape), x.new_zeros(count, *shape)
+        base, sums, sent = np.empty(flat.shape, np.int64), x.new_empty(shape), x.new_zeros(count, *shape)
         _sums(rows[volume].numpy(), *weights, field, flat, *units[1:], *steps, base, sums.flatten(1, 2).numpy())
         divide((slice(volume, volume + 1), slice(None), slice(plane, plane + 1)), sums, sent)
         _hand_down(*weights, field, base, sent.flatten(2, 3).numpy(), out[:, volume].numpy())
@@ -139,10 +139,10 @@ def _sums(
     rows: Any, positive: Any, negative: Any, field: Any, winners: Any, height: int, width: int,
     deep: int, high: int, wide: int, base: Any, sums: Any,
 ) -> None:  # fmt: skip
-    """Fill `base` (P, C) with where the fields of the winners (C, P) begin, and `sums` (2, P, C)."""
-    for p in range(winners.shape[1]):
-        for c in range(winners.shape[0]):
-            unit = winners[c, p]
+    """Fill `base` (P, C) with where the fields of the winners (P, C) begin, and `sums` (2, P, C)."""
+    for p in range(winners.shape[0]):
+        for c in range(winners.shape[1]):
+            unit = winners[p, c]
             line = unit // width
             z = line // height
             at = z * deep + (line - z * height) * high + (unit - line * width) * wide
