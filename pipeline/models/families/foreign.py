@@ -171,6 +171,25 @@ def described_network(settings: ForeignConfig) -> nn.Module:
     return network
 
 
+def absolute_code(code: str) -> str:
+    """Code by its place from any folder, where it is a file: workers and later commands read it too.
+
+    >>> absolute_code("torchvision.models:resnet18"), absolute_code("/lab/nets.py:Net")
+    ('torchvision.models:resnet18', '/lab/nets.py:Net')
+    """
+    place, _, name = code.rpartition(":")
+    return f"{Path(place).absolute()}:{name}" if place.endswith(".py") else code
+
+
+def code_without_place(code: str) -> str:
+    """Code as an export names it, which holds no path.
+
+    >>> code_without_place("/lab/nets.py:Net"), code_without_place("torchvision.models:resnet18")
+    ('nets.py:Net', 'torchvision.models:resnet18')
+    """
+    return code.rpartition("/")[2]
+
+
 def with_weights(network: nn.Module, path: Path) -> nn.Module:
     from heatlas.pipeline.models.storage import PARALLEL, read_weights
 
