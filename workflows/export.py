@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
 
@@ -41,7 +40,7 @@ from heatlas.pipeline.explaining.controls import (
 from heatlas.pipeline.explaining.likeness import write_reference
 from heatlas.pipeline.models.families.foreign import ForeignConfig, code_without_place
 from heatlas.pipeline.models.families.registry import is_foreign, on_backbone
-from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network, read_channels
+from heatlas.pipeline.models.inputs import NetworkInput, as_channels, configured_input, from_network, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.config.files import config_to_toml
@@ -53,6 +52,7 @@ from heatlas.pipeline.run.layout.bundle_layout import SECTION, Bundle, BundleLay
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import write_bytes, write_json, write_text
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.providers import ClusterConfig
@@ -89,8 +89,8 @@ def export_command(options: Export) -> int:
             folder.rmdir()
         shutil.move(target.root, folder)
     print(
-        f"{options.folder}: {len(networks)} networks, settings, the mean of {bundle.controls} controls and a model "
-        "card. Read docs/README.md before you give it away."
+        f"{options.folder}: {counted(len(networks), 'network')}, settings, the mean of {bundle.controls} controls and a "
+        "model card. Read docs/README.md before you give it away."
     )
     if options.public:
         print(f"  {bundle.summary['weights']}")
@@ -169,7 +169,7 @@ def write_bundle(
             description["weights"] = {**description["weights"], "sha256": digest}
         if isinstance(config.model, ForeignConfig):
             description["architecture"]["network"] = code_without_place(config.model.network)
-            description[ANSWER] = answer_to(np.repeat(mean[None], spec.channels, axis=0), loaded.model)
+            description[ANSWER] = answer_to(as_channels(mean, spec), loaded.model)
         write_json(target.fold(index).description, description)
     everyone = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
     for index, loaded in networks.items():

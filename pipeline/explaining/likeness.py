@@ -136,7 +136,7 @@ def measure_scan(
     `networks`: of `named_members`, on `device`, that have not learned from the person.
     """
     image = from_network(read_network_volume(files, spec), spec)
-    brain = (image > 0).astype(np.float32)
+    brain = (image != 0).astype(np.float32)  # z-scores are negative too
     values = intensity_measures(image, brain, anatomy)
     quality = read_json(files.quality, "Run the registration again.") if files.quality.is_file() else {}
     values |= {one.column: float(quality[one.column]) for one in LIKENESS if quality.get(one.column) is not None}

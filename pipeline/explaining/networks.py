@@ -16,7 +16,7 @@ from heatlas.pipeline.attribution.network_view import exact_float32
 from heatlas.pipeline.attribution.reference.references import Memory, Reference
 from heatlas.pipeline.cohort.people.splits import people_of
 from heatlas.pipeline.models.contract import members_of
-from heatlas.pipeline.models.inputs import NetworkInput, read_channels
+from heatlas.pipeline.models.inputs import NetworkInput, as_channels, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError
@@ -58,7 +58,7 @@ class MeanControls:
 
     def seen(self, spec: NetworkInput) -> NDArray[np.float32]:
         if spec.feeding is not None:
-            return np.repeat(read_map(self.path, spec.grid)[None], spec.channels, axis=0)
+            return as_channels(read_map(self.path, spec.grid), spec)
         values = read_map(self.path, spec.template_grid)
         return (values if spec.box is None else np.ascontiguousarray(spec.box.crop(values)))[None]
 
