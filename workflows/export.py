@@ -89,8 +89,8 @@ def export_command(options: Export) -> int:
             folder.rmdir()
         shutil.move(target.root, folder)
     print(
-        f"{options.folder}: {counted(len(networks), 'network')}, settings, the mean of {bundle.controls} controls and a "
-        "model card. Read docs/README.md before you give it away."
+        f"{options.folder}: {counted(len(networks), 'network')}, settings, the mean of {bundle.controls} controls and "
+        "a model card. Read docs/README.md before you give it away."
     )
     if options.public:
         print(f"  {bundle.summary['weights']}")
