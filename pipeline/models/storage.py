@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from heatlas.atlases.spaces import DEFAULT_SPAN, Box, Placed
 from heatlas.pipeline.models.contract import StagedModel, ensemble_of, members_of
 from heatlas.pipeline.models.families.family import Family
-from heatlas.pipeline.models.families.foreign import FOREIGN, Feeding
+from heatlas.pipeline.models.families.foreign import FOREIGN, MOST_CHANNELS, Feeding
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, Normalisation
 from heatlas.pipeline.run.config.files import network_settings
-from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.documents import read_json, read_regular, require_regular
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -177,8 +176,8 @@ def _build(architecture: Mapping[str, Any], outputs: int, count: int) -> tuple[S
     left, back, top = sides
     if not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError("input_shape must be whole numbers above 0")
-    if not isinstance(images, int) or not 1 <= images <= len(KINDS):
-        raise ValueError(f"input_images must be a number from 1 to {len(KINDS)}")
+    if not isinstance(images, int) or not 1 <= images <= MOST_CHANNELS:
+        raise ValueError(f"input_images must be a number from 1 to {MOST_CHANNELS}")
     if not 1 <= count <= MOST_NETWORKS:
         raise ValueError(f"networks must be a number from 1 to {MOST_NETWORKS}")
     with torch.random.fork_rng(devices=[]):  # initial weights are overwritten; draw none of the caller's numbers

@@ -125,7 +125,7 @@ def test_run_and_export_answer_a_scan_as_the_network_fed_by_its_contract(folder,
     wanted = heatlas.explain(
         network, seen, "deeplift", reference=[np.repeat(mean[None], 2, axis=0)], target=1, start="evidence"
     )
-    found, wanted = map_of(applied[1], NEW, "deeplift"), from_network(np.asarray(wanted.map, np.float32), spec)
+    found, wanted = map_of(applied[1], NEW, "deeplift"), from_network(wanted.map.get_fdata(dtype=np.float32), spec)
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
 
 

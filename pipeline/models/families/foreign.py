@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LISTED = 3
 """Most names of weights in a message."""
+MOST_CHANNELS = 16
 
 
 Scaling = Literal["", "minmax", "percentiles", "zscore", "zscore-brain", "fixed", "none"]
@@ -54,7 +55,7 @@ class Feeding:
     """Where its axes go: ``LAS`` is mirrored left to right, ``SAR`` has its axes in the order of many arrays."""
     middle_mm: tuple[float, ...] = ()
     """Where the middle of `grid` lies, in mm to the right, front and top; empty for the middle of the image."""
-    channels: Annotated[int, between(1, 16)] = 1
+    channels: Annotated[int, between(1, MOST_CHANNELS)] = 1
     """How often it is given the one image."""
     space: str = ""
     """Template that its images were registered to, as ``MNI152NLin6Asym``; empty if they were not."""
