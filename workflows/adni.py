@@ -291,7 +291,7 @@ def _with_code(config: Config, options: Apply, is_export: bool) -> Config:
             raise UsageError(f"--code {options.code}: {options.run} has networks of Heatlas, which need no code.")
         return config
     code = absolute_code(options.code) if options.code else "" if is_export else config.model.network
-    return replace(config, model=replace(config.model, network=code))
+    return replace(config, model=replace(config.model, network=code, weights=""))  # which the run or export holds
 
 
 def demo_command(options: Demo) -> int:
