@@ -59,7 +59,7 @@ test-slow: $(VENV)/.tools   ## error rates of all statistics, runs at full size
 	$(BIN)/pytest -m slow
 
 test-oracle: $(VENV)/.tools   ## against independent libraries
-	$(BIN)/pip install --quiet --no-deps zennit==0.5.1 lxt==2.1 einops captum==0.9.0 torchcam==0.5.0 quantus==0.6.0 opencv-python-headless  # zennit asks for torchvision; the tests stub it
+	$(BIN)/pip install --quiet --no-deps zennit==0.5.1 lxt==2.1 einops captum==0.9.0 torchcam==0.5.0 quantus==0.6.0 autolrp==0.2.0 opencv-python-headless  # zennit asks for torchvision; the tests stub it
 	$(BIN)/pytest -m oracle
 
 test-network: $(VENV)/.tools   ## the ranges of pyproject.toml resolve for every Python; asks the package registry

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from functools import partial
 from statistics import median
 
@@ -67,21 +66,24 @@ TIMED = {"lrp": {}, "deeplift": {}, "expected-gradients": {"alphas": 2}}
 TIMED["expected-gradients, 16 points"] = {"alphas": 8}
 FIRST = """
 import time
-start = time.perf_counter()
+start = time.process_time()
 import heatlas
-imported = time.perf_counter() - start
+imported = time.process_time() - start
 import torch
 from torch import nn
 torch.set_num_threads(1)
-start = time.perf_counter()
+start = time.process_time()
 network = nn.Sequential(nn.Conv3d(1, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 2))
 heatlas.explain(network, torch.rand(97, 115, 97), "deeplift", reference=[torch.rand(97, 115, 97)])
-print(imported, time.perf_counter() - start + imported)
+print(imported, time.process_time() - start + imported)
 """
 
 
 def speed() -> None:
-    """Times of `explain` beside those of the engine alone, and of a fresh process; one thread, medians of five."""
+    """Times of `explain` beside those of the engine alone, and of a fresh process; one thread, medians of five.
+
+    Seconds are those of the processor, so that they are the same where others use the machine too.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(7)
     network, draws = NETWORKS["VGG-like, batch norm"]().eval(), torch.Generator().manual_seed(8)
@@ -99,7 +101,7 @@ def speed() -> None:
         given = {"target": 1, "reference": controls, "settings": settings}
         arms = {"alone": partial(attribute, model, volume, 1, method, 0, start)}
         arms |= {arm: partial(explain, taken, volume, entry.name, **given) for arm, taken in takers.items()}
-        own, first, later = (median(seconds) for seconds in in_turns(arms, 5, time.perf_counter).values())
+        own, first, later = (median(seconds) for seconds in in_turns(arms, 5).values())
         beside = (f"{seconds:.2f} ({seconds / own:.2f})" for seconds in (first, later))
         print(line(name, f"{own:.2f}", *beside), flush=True)
     runs = [subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True) for _ in range(5)]

@@ -30,8 +30,9 @@ from heatlas.pipeline.cohort.reading import PLANTED, InputCohort, read_cohort
 from heatlas.pipeline.cohort.records import CLINICAL_TABLE, ScanTable
 from heatlas.pipeline.cohort.sharing import write_comparison
 from heatlas.pipeline.cohort.work import Work
-from heatlas.pipeline.explaining.controls import mean_controls, read_norms
+from heatlas.pipeline.explaining.controls import mean_controls, read_norms, require_same_code
 from heatlas.pipeline.explaining.own_regions import STAGE as OWN_REGIONS
+from heatlas.pipeline.models.families.foreign import ForeignConfig, absolute_code
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.models.named_networks import network_folder, require_as_exported
 from heatlas.pipeline.run.config.files import read_config, usual_sentence
@@ -250,12 +251,10 @@ def apply_command(options: Apply) -> int:
         )
     if config.training.networks_of:
         raise UsageError(f"{options.run}: has the networks of another run. Apply that one.")
-    if is_given(config):  # whom it was trained with is said of this cohort alone
-        raise UsageError(
-            f"{options.run}: has a network of your own. Give its description to heatlas run with the new cohort, "
-            "with cohort.without for the people it was trained with."
-        )
-    networks_of_run(str(run.root))  # refuses an unfinished run before anything is written
+    config = _with_code(config, options, bundle is not None)
+    networks = networks_of_run(str(run.root), config.model)  # refuses an unfinished run before anything is written
+    if bundle and options.code:
+        require_same_code(bundle, networks, options.code)
     training = replace(config.training, networks_of=str(run.root), from_run="", ensemble=1, repeats=1, participants=1.0)
     if options.table is not None and options.input.is_file():
         raise UsageError(f"--table {options.table}: goes with a folder of images, and {options.input} is one image.")
@@ -280,6 +279,19 @@ def apply_command(options: Apply) -> int:
     )  # fmt: skip
     source = RunInput(options.input, preset, one_image=True, age=options.age, sex=options.sex)
     return run_pipeline(source, options.out, config, run_of(options))
+
+
+def _with_code(config: Config, options: Apply, is_export: bool) -> Config:
+    """Settings with the code that makes a network of the user's own: that of the run, or what ``--code`` names.
+
+    An export may be from anyone, so that no code runs on its word.
+    """
+    if not isinstance(config.model, ForeignConfig):
+        if options.code:
+            raise UsageError(f"--code {options.code}: {options.run} has networks of Heatlas, which need no code.")
+        return config
+    code = absolute_code(options.code) if options.code else "" if is_export else config.model.network
+    return replace(config, model=replace(config.model, network=code, weights=""))  # which the run or export holds
 
 
 def demo_command(options: Demo) -> int:

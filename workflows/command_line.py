@@ -23,6 +23,7 @@ from heatlas.pipeline.run.errors import (
     EXIT_RESUMABLE,
     EXIT_USAGE,
     HeatlasError,
+    TerminatedError,
     UsageError,
 )
 from heatlas.pipeline.run.extras import require_study
@@ -195,10 +196,11 @@ def execute(command: Command, begin: Callable[[], None] = lambda: None) -> int:
         begin()
         with redirect_stdout(cast(TextIO, PlainStream(sys.stdout))):
             return int(getattr(module, function)(command))
+    except (KeyboardInterrupt, TerminatedError) as error:
+        then = "run the same command again to continue." if command.computes else "the same command begins anew."
+        return _report(f"{str(error) or 'interrupted'}; {then}", getattr(error, "exit_code", EXIT_INTERRUPTED))
     except HeatlasError as error:
         return _report(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return _report("interrupted; run the same command again to continue.", EXIT_INTERRUPTED)
     except OSError as error:
         why = why_unwritten(error)
         if why is not None:

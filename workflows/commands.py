@@ -275,6 +275,10 @@ class Apply(Command):
         "nobody is of the run, even where participant ids are the same (default: people of the run are left out)"
     )
     start_at: Entry = _START_AT("auto")
+    code: str | None = option(
+        "code that makes a network of your own, where RUN is its export: FILE.py:NAME or MODULE:NAME; it is run",
+        metavar="CODE",
+    )
     networks: Literal["some", "all"] = option(
         "networks that explain a scan by methods without controls: some (default), or all, which takes longer", "some"
     )

@@ -47,7 +47,7 @@ def explain_scan(image: str | Path, method: str = METHOD, *, network: str | Path
         raise UsageError(f"{network}: brings the mean of its own controls; leave reference and others out.")
     bundle = open_network(network)
     mean, task = mean_controls(bundle), task_of(read_config(bundle.layout.config).cohort)
-    loaded = [load_model(files) for files in bundle.networks]
+    loaded = [load_model(files, code="") for files in bundle.networks]
     spec = loaded[0].input
     with tempfile.TemporaryDirectory(prefix="heatlas.") as folder:
         out = Path(folder) / "out"

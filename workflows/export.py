@@ -29,26 +29,30 @@ from heatlas.pipeline.cohort.people.splits import PARTS, SPLITS_TABLE, Fold, Spl
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.explaining.controls import (
+    ANSWER,
     NORMS_TABLE,
     PEOPLE_TABLE,
+    answer_to,
     controls_of,
     mean_logits,
     mean_volume,
 )
 from heatlas.pipeline.explaining.likeness import write_reference
-from heatlas.pipeline.models.families.registry import is_given, on_backbone
-from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network, read_network_volume
+from heatlas.pipeline.models.families.foreign import ForeignConfig, code_without_place
+from heatlas.pipeline.models.families.registry import is_foreign, on_backbone
+from heatlas.pipeline.models.inputs import NetworkInput, as_channels, configured_input, from_network, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.config.files import config_to_toml
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind
-from heatlas.pipeline.run.config.networks import ObjectiveConfig, PretrainingConfig
+from heatlas.pipeline.run.config.networks import ModelConfig, ObjectiveConfig, PretrainingConfig
 from heatlas.pipeline.run.config.settings import Config, PrivacyConfig
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import SECTION, Bundle, BundleLayout
 from heatlas.pipeline.run.layout.folder import read_run_config, read_run_input
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.plain_text import counted
 from heatlas.pipeline.run.tables import write_bytes, write_json, write_text
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.pipeline.run.work.providers import ClusterConfig
@@ -85,8 +89,8 @@ def export_command(options: Export) -> int:
             folder.rmdir()
         shutil.move(target.root, folder)
     print(
-        f"{options.folder}: {len(networks)} networks, settings, the mean of {bundle.controls} controls and a model "
-        "card. Read docs/README.md before you give it away."
+        f"{options.folder}: {counted(len(networks), 'network')}, settings, the mean of {bundle.controls} controls and "
+        "a model card. Read docs/README.md before you give it away."
     )
     if options.public:
         print(f"  {bundle.summary['weights']}")
@@ -104,11 +108,6 @@ def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
         )
     if config.training.networks_of:
         raise UsageError(f"{run.root}: has the networks of another run. Export that one.")
-    if is_given(config):
-        raise UsageError(
-            f"{run.root}: its networks need a file outside the run (model.architecture = "
-            f'"{config.model.architecture}"), and a folder of heatlas export stands alone. Share the run itself.'
-        )
     if "differ from" in (note := find_template(config.registration.template).note):
         raise UsageError(
             f"{run.root}: its template is another than the one that heatlas carries ({note}), and a folder of heatlas "
@@ -126,7 +125,8 @@ def _exportable(run: RunLayout) -> tuple[Config, Mapping[int, LoadedModel]]:
     if lacking or not files:
         named = f"fold {lacking[0]} has no network" if lacking else "it has no folds"
         raise UsageError(f"{run.root}: is not finished ({named}). Finish it with heatlas run.")
-    return config, {index: load_model(one) for index, one in files.items()}
+    distinct = list(files.items())[: 1 if is_foreign(config.model) else None]  # one network for all folds
+    return config, {index: load_model(one) for index, one in distinct}
 
 
 def write_bundle(
@@ -158,7 +158,8 @@ def write_bundle(
     # From the weights, so that two exports of a run are alike and those of two runs are not.
     digests = " ".join(str(one.description["weights"]["sha256"]) for one in networks.values())
     salt = hashlib.sha256(digests.encode()).hexdigest()[:16]
-    changes = []
+    scans = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls]
+    changes, mean = [], mean_volume(scans, spec)
     for index, loaded in networks.items():
         shutil.copyfile(run.fold(index).weights, target.fold(index).weights)
         description = nameless(loaded.description, str(run.fold(index).description), salt)
@@ -166,15 +167,18 @@ def write_bundle(
             changes.append(_halve(target.fold(index).weights, loaded, _trained_with(run, loaded, spec), spec))
             digest = file_digest(target.fold(index).weights)
             description["weights"] = {**description["weights"], "sha256": digest}
+        if isinstance(config.model, ForeignConfig):
+            description["architecture"]["network"] = code_without_place(config.model.network)
+            description[ANSWER] = answer_to(as_channels(mean, spec), loaded.model)
         write_json(target.fold(index).description, description)
     everyone = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}
     for index, loaded in networks.items():
         everyone |= set(people_of(loaded.description, str(run.fold(index).description), "backbone"))
     PEOPLE_TABLE.write(target.people, [(name,) for name in sorted(hidden_name(name, salt) for name in everyone)])
     write_text(target.config, config_to_toml(shared_settings(config)))
-    scans = [run.scan(one.participant_id, one.session_id, spec.resolution_mm) for one in controls]
     title = f"mean of {len(scans)} training controls as networks see them"
-    write_template_image(target.mean_controls, from_network(mean_volume(scans, spec), spec), spec.template_grid, title)
+    stored, grid = (mean, spec.grid) if spec.feeding else (from_network(mean, spec), spec.template_grid)
+    write_template_image(target.mean_controls, stored, grid, title)
     if RELEVANCE_BILATERAL_TABLE.path(run).is_file():
         norms = norms_to_share(run)
         if len(norms):
@@ -183,7 +187,7 @@ def write_bundle(
     norms_digest = file_digest(target.norms) if target.norms.is_file() else ""
     mean_digest, source, record = file_digest(target.mean_controls), read_run_input(run), read_run(run)
     terms, weights = terms_of(source.input), _on_weights(changes)
-    write_json(target.inference, inference(tuple(networks)))
+    write_json(target.inference, inference(tuple(networks), is_foreign(config.model)))
     write_text(target.card, model_card(record, len(scans), terms, weights))
     bundle = Bundle(
         target, source.preset, tuple(networks), len(scans), mean_digest, norms_digest,
@@ -216,7 +220,7 @@ def _halve(weights: Path, network: LoadedModel, scans: Sequence[ScanFiles], spec
     change = 0.0
     with torch.inference_mode():
         for scan in scans:
-            volume = torch.from_numpy(read_network_volume(scan, spec))[None, None]
+            volume = torch.from_numpy(read_channels(scan, spec))[None]
             change = max(change, float((rounded(volume) - network.model(volume)).abs().max()))
     if not change <= LARGEST_CHANGE:
         return None
@@ -291,7 +295,7 @@ def shared_settings(config: Config) -> Config:
         cohort=replace(config.cohort, without="", table="", freesurfer_folder=""),
         training=replace(config.training, from_run=""),
         registration=replace(config.registration, synthstrip_model="", template=DEFAULT_TEMPLATE),
-        model=on_backbone(config.model).keyed(config.model),
+        model=_shared_network(config.model),
         regions=replace(config.regions, own_labels=""),
         report=replace(config.report, people=True),  # whether people are shown is for those to say who apply it
         privacy=PrivacyConfig(),
@@ -299,6 +303,12 @@ def shared_settings(config: Config) -> Config:
         pretraining=PretrainingConfig(),
         cluster=ClusterConfig(),
     )
+
+
+def _shared_network(settings: ModelConfig) -> ModelConfig:
+    if isinstance(settings, ForeignConfig):
+        return dataclasses.replace(settings, network=code_without_place(settings.network), weights="")
+    return on_backbone(settings).keyed(settings)
 
 
 def metadata(
@@ -327,11 +337,12 @@ def metadata(
             "inputs": {
                 "image": {
                     "type": "image", "format": "magnitude", "modality": "PT" if kind.suffix == "pet" else "MR",
-                    "num_channels": 1,
-                    "spatial_shape": list(spec.shape), "dtype": "float32", "value_range": [0, 1],
+                    "num_channels": spec.channels, "spatial_shape": list(spec.shape), "dtype": "float32",
+                    **({} if spec.feeding else {"value_range": [0, 1]}),
                     "is_patch_data": False, "channel_def": {"0": "image"},
                     "space": DEFAULT_TEMPLATE, "resolution_mm": spec.resolution_mm,
-                    "affine": spec.grid.affine.tolist(), "normalisation": spec.normalisation,
+                    "affine": spec.grid.affine.tolist(),
+                    "normalisation": spec.feeding.scaling if spec.feeding else spec.normalisation,
                 }
             },
             "outputs": {
@@ -350,11 +361,15 @@ def metadata(
 _TERMS_OF_MONAI = {"data_source": "HowToAcknowledge", "copyright": "License", "references": "ReferencesAndLinks"}
 
 
-def inference(folds: Iterable[int]) -> dict[str, Any]:
-    """``inference.json``: a MONAI config that builds the network of all folds (``network_def``) with its weights."""
+def inference(folds: Iterable[int], needs_code: bool = False) -> dict[str, Any]:
+    """``inference.json``: a MONAI config that builds the network of all folds (``network_def``) with its weights.
+
+    `needs_code`: whether its key ``code`` must name what makes the network, ``FILE.py:NAME``.
+    """
     loaded = {
         f"fold_{index}": {
             "_target_": "heatlas.pipeline.models.storage.load_model",
+            **({"code": "@code"} if needs_code else {}),
             "files": {
                 "_target_": "heatlas.pipeline.run.layout.run_layout.FoldFiles",
                 "folder": f"$pathlib.Path(@bundle_root) / 'models' / 'fold-{index}'",
@@ -370,6 +385,7 @@ def inference(folds: Iterable[int]) -> dict[str, Any]:
             "$from heatlas.pipeline.models.contract import members_of",
         ],
         "bundle_root": ".",
+        **({"code": ""} if needs_code else {}),
         **loaded,
         "network_def": f"$ensemble_of({members}).eval()",
     }

@@ -15,10 +15,7 @@ from types import FrameType
 from heatlas.pipeline.run.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, TerminatedError
 
 _CODES = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
-_LINES = {
-    signal.SIGINT: "interrupted; run the same command again to continue.",
-    signal.SIGTERM: "terminated from outside; run the same command again to continue.",
-}
+_WHY = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated from outside"}
 _SAME = 2.0
 """Seconds within which a second signal counts as the first: ``timeout`` signals the process and then its group, which
 includes the process."""
@@ -53,11 +50,11 @@ class Interrupts:
             return
         again, self._came = self._came is not None, time.monotonic()
         if again or not self._working:  # a second signal skips the clean-up
-            os.write(2, f"heatlas: {_LINES[which]}\n".encode())
+            os.write(2, f"heatlas: {_WHY[which]}; run the same command again.\n".encode())
             os._exit(_CODES[which])
         if which == signal.SIGINT:
             raise KeyboardInterrupt
-        raise TerminatedError(_LINES[which])
+        raise TerminatedError(_WHY[which])
 
 
 def _open_what_is_closed() -> None:

@@ -374,7 +374,7 @@ def _folds_of_networks(config: Config, stages: Sequence[str]) -> Split:
 
     if "attribution" in stages:
         _require_methods(config)
-    return split_of_networks(config.training.networks_of)
+    return split_of_networks(config.training.networks_of, config.model)
 
 
 def _reference_notes(config: Config) -> list[str]:

@@ -24,9 +24,10 @@ from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.explaining.networks import Control, MeanControls, ReferenceScan
 from heatlas.pipeline.explaining.tables import declared
-from heatlas.pipeline.models.inputs import NetworkInput, read_network_volume
+from heatlas.pipeline.models.inputs import NetworkInput, read_channels, read_network_volume
+from heatlas.pipeline.models.storage import LoadedModel
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.errors import BadInputError
+from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.bundle_layout import EXPORT_AGAIN, Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
@@ -172,8 +173,31 @@ def mean_volume(scans: Sequence[ScanFiles], spec: NetworkInput) -> NDArray[np.fl
 def mean_logits(network: nn.Module, scans: Sequence[ScanFiles], spec: NetworkInput) -> list[float]:
     """Mean over some scans of each output of a network, rounded."""
     with torch.no_grad():
-        rows = [network(torch.from_numpy(read_network_volume(scan, spec))[None, None])[0].double() for scan in scans]
+        rows = [network(torch.from_numpy(read_channels(scan, spec))[None])[0].double() for scan in scans]
     return [round(float(value), 5) for value in torch.stack(rows).mean(0)]
+
+
+ANSWER = "answer_to_mean"
+"""What an exported network of the user's own answers to the mean image, by which its code is known again."""
+
+
+def answer_to(volume: NDArray[np.float32], network: nn.Module) -> list[float]:
+    """What a network answers to a volume (C, D, H, W)."""
+    with torch.no_grad():
+        return [float(value) for value in network(torch.from_numpy(volume)[None])[0]]
+
+
+def require_same_code(bundle: Bundle, networks: Sequence[LoadedModel], code: str) -> None:
+    """Refuse code that takes the weights of an export and answers otherwise than what was exported."""
+    for one in networks:
+        wanted = one.description.get(ANSWER)
+        found = answer_to(mean_controls(bundle).seen(one.input), one.model)
+        if wanted is not None and not np.allclose(found, wanted, rtol=1e-3, atol=5e-3):  # half precision may cost 1e-3
+            shown = [", ".join(f"{value:.4g}" for value in values) for values in (found, wanted)]
+            raise UsageError(
+                f"--code {code}: answers {shown[0]} to the mean image of the controls, and the network that was "
+                f"exported {shown[1]}. Give the code that the run had."
+            )
 
 
 PEOPLE_TABLE, NORMS_TABLE = declared("people"), declared("norms")

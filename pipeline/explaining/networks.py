@@ -16,7 +16,7 @@ from heatlas.pipeline.attribution.network_view import exact_float32
 from heatlas.pipeline.attribution.reference.references import Memory, Reference
 from heatlas.pipeline.cohort.people.splits import people_of
 from heatlas.pipeline.models.contract import members_of
-from heatlas.pipeline.models.inputs import NetworkInput, read_channels
+from heatlas.pipeline.models.inputs import NetworkInput, as_channels, read_channels
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError
@@ -42,7 +42,11 @@ class ReferenceScan:
 
 @dataclass(frozen=True)
 class MeanControls:
-    """The mean of controls on the template grid, where no scan of a single one is at hand; `count`: of them."""
+    """The mean of controls, where no scan of a single one is at hand; `count`: of them.
+
+    It lies on the grid of the template; by an input contract on that of the network, since what such a network sees
+    cannot be brought back.
+    """
 
     path: Path
     digest: str
@@ -53,6 +57,8 @@ class MeanControls:
         return f"mean of {self.count} controls"
 
     def seen(self, spec: NetworkInput) -> NDArray[np.float32]:
+        if spec.feeding is not None:
+            return as_channels(read_map(self.path, spec.grid), spec)
         values = read_map(self.path, spec.template_grid)
         return (values if spec.box is None else np.ascontiguousarray(spec.box.crop(values)))[None]
 

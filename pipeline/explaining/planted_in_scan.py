@@ -35,7 +35,7 @@ from heatlas.pipeline.explaining.explained_scan import Explanation, ScanToExplai
 from heatlas.pipeline.explaining.planted_loss import planted_copy, planting_site, read_registered
 from heatlas.pipeline.explaining.tables import declared
 from heatlas.pipeline.models.device import chosen_device
-from heatlas.pipeline.models.inputs import read_channels, scale_volume
+from heatlas.pipeline.models.inputs import as_channels, read_channels, scale_volume
 from heatlas.pipeline.regions.region_sums import REST, device_labels, device_region_sums
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -252,7 +252,7 @@ def plant_in_scan(task: ScanToExplain, plantings: Sequence[Planting], atlas: str
         site = planting_site(atlas, planting.changes, files.resolution_mm, files.template)
         once = np.eye(len(planting.changes))
         changed = [planted_copy(volume, brain, site, row) for row in once]
-        copies = [(one if spec.box is None else spec.box.crop(one))[None] for one in changed]
+        copies = [as_channels(one if spec.box is None else spec.box.crop(one), spec) for one in changed]
         answers = _answers(task, asked, np.stack([seen, *copies]))
         changes = answers[:, 1:] - answers[:, :1]
         change = map_of(copies[0]) - before
@@ -264,7 +264,7 @@ def plant_in_scan(task: ScanToExplain, plantings: Sequence[Planting], atlas: str
         of_region = {
             **vars(found),
             "share": share_near(on_host(change).numpy(), near),
-            "image_share": share_near(copies[0] - seen, near[None]),
+            "image_share": share_near(copies[0][0] - seen[0], near),
             "answer_followed": str(found.answer_followed).lower(),
             "map_followed": str(found.map_followed).lower(),
         }

@@ -214,8 +214,14 @@ def read_channels(files: ScanFiles, spec: NetworkInput) -> np.ndarray:
             f"{files.name}: its images are {', '.join(images)}, and the network sees {seen}. Train again with heatlas "
             "run, or set cohort.suffix and cohort.further_suffixes as they were."
         )
-    channels = _read(files, files.images, spec)
-    return channels if spec.feeding is None else np.repeat(channels, spec.channels, axis=0)
+    if spec.feeding is not None:
+        return as_channels(read_network_volume(files, spec), spec)
+    return _read(files, files.images, spec)
+
+
+def as_channels(volume: NDArray[np.float32], spec: NetworkInput) -> NDArray[np.float32]:
+    """One image (D, H, W) as a network takes it, (channels, D, H, W): by an input contract maybe several times."""
+    return np.repeat(volume[None], 1 if spec.feeding is None else spec.channels, axis=0)
 
 
 def read_network_volume(files: ScanFiles, spec: NetworkInput) -> np.ndarray:

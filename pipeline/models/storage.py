@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from heatlas.atlases.spaces import DEFAULT_SPAN, Box, Placed
 from heatlas.pipeline.models.contract import StagedModel, ensemble_of, members_of
 from heatlas.pipeline.models.families.family import Family
-from heatlas.pipeline.models.families.foreign import Feeding
+from heatlas.pipeline.models.families.foreign import FOREIGN, MOST_CHANNELS, Feeding
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, Normalisation
 from heatlas.pipeline.run.config.files import network_settings
-from heatlas.pipeline.run.config.images import KINDS
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.documents import read_json, read_regular, require_regular
 from heatlas.pipeline.run.errors import BadInputError, UsageError
@@ -92,11 +91,16 @@ def save_model(
     write_json(files.description, {**description, **extra})
 
 
-def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedModel:
-    """Read a network that `save_model` wrote; in evaluation mode, float32, on `device`."""
+def load_model(files: FoldFiles, device: torch.device | str = "cpu", code: str | None = None) -> LoadedModel:
+    """Read a network that `save_model` wrote; in evaluation mode, float32, on `device`.
+
+    `code`: what makes a network of the user's own, in place of what the description names; empty to run no such code.
+    """
     description = read_json(files.description, RETRAIN)
     if description.get("format") != FORMAT:
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
+    if code is not None:
+        description = with_code(description, code, files)
     try:
         spec = _input_from_json(description["input"])
         classes = tuple(description["classes"])
@@ -137,6 +141,19 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu") -> LoadedMo
     return LoadedModel(model.to(device).eval(), spec, classes, description)
 
 
+def with_code(description: Mapping[str, Any], code: str, files: FoldFiles) -> Mapping[str, Any]:
+    """A description that names `code` for a network of the user's own; that of any other network as it is."""
+    architecture = description.get("architecture")
+    if not isinstance(architecture, dict) or architecture.get("name") != FOREIGN.name:
+        return description
+    if not code:
+        raise UsageError(
+            f"{files.description}: the network is made by code of its own ({architecture.get('network')}), which a "
+            "folder of heatlas export does not hold. Name that code: heatlas apply --code FILE.py:NAME."
+        )
+    return {**description, "architecture": {**architecture, "network": code}}
+
+
 def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles) -> None:
     if loaded.settings.architecture != settings.architecture:
         raise BadInputError(
@@ -159,8 +176,8 @@ def _build(architecture: Mapping[str, Any], outputs: int, count: int) -> tuple[S
     left, back, top = sides
     if not all(isinstance(side, int) and side > 0 for side in sides):
         raise ValueError("input_shape must be whole numbers above 0")
-    if not isinstance(images, int) or not 1 <= images <= len(KINDS):
-        raise ValueError(f"input_images must be a number from 1 to {len(KINDS)}")
+    if not isinstance(images, int) or not 1 <= images <= MOST_CHANNELS:
+        raise ValueError(f"input_images must be a number from 1 to {MOST_CHANNELS}")
     if not 1 <= count <= MOST_NETWORKS:
         raise ValueError(f"networks must be a number from 1 to {MOST_NETWORKS}")
     with torch.random.fork_rng(devices=[]):  # initial weights are overwritten; draw none of the caller's numbers

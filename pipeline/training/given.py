@@ -18,16 +18,19 @@ from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split, known_to_n
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.contract import StagedModel, members_of
-from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.families.registry import build_network, is_foreign
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_channels
-from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.models.storage import RETRAIN, LoadedModel, load_model, with_code
+from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import warn_once
+from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import listed
+from heatlas.pipeline.run.tables import write_json
 from heatlas.pipeline.run.work.digests import unit_key
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
@@ -49,7 +52,12 @@ def require_usable(config: Config) -> None:
     build_network(config.model, spec.shape, len(task.outputs), spec.channels)
 
 
-def networks_of_run(folder: str, device: torch.device | str = "cpu") -> list[LoadedModel]:
+def networks_of_run(folder: str, model: ModelConfig, device: torch.device | str = "cpu") -> list[LoadedModel]:
+    """The networks of a finished run or export; code of others is run only if the settings `model` name it."""
+    return [load_model(one, device, getattr(model, "network", "")) for one in _files_of_networks(folder)]
+
+
+def _files_of_networks(folder: str) -> list[FoldFiles]:
     layout, bundle = RunLayout(Path(folder)), open_bundle(Path(folder))
     files = bundle.networks if bundle else [layout.fold(fold.index) for fold in Split.read(layout).folds]
     there = [one for one in files if one.description.is_file()]
@@ -61,15 +69,19 @@ def networks_of_run(folder: str, device: torch.device | str = "cpu") -> list[Loa
             f"{folder}: {listed(lacking)} {verb} no network, so only those of the other folds are used. Repeat the "
             "command that made this run to have all of them."
         )
-    return [load_model(one, device) for one in (files if bundle else there)]
+    return list(files if bundle else there)
 
 
-def split_of_networks(folder: str) -> Split:
-    """The folds of a finished run, or of its export, as its networks state them; nobody is tested."""
+def split_of_networks(folder: str, model: ModelConfig) -> Split:
+    """The folds of a finished run, or of its export, as its networks state them; nobody is tested.
+
+    One network for all folds is one fold, the first.
+    """
     folds = []
-    for loaded in networks_of_run(folder):
-        train, held_out = (tuple(sorted(people_of(loaded.description, folder, part))) for part in PARTS[:2])
-        folds.append(Fold(int(loaded.description["fold"]), train, held_out, ()))
+    for files in _files_of_networks(folder)[: 1 if is_foreign(model) else None]:
+        description = read_json(files.description, RETRAIN)
+        train, held_out = (tuple(sorted(people_of(description, folder, part))) for part in PARTS[:2])
+        folds.append(Fold(int(description["fold"]), train, held_out, ()))
     return Split(tuple(folds))
 
 
@@ -85,14 +97,16 @@ def take_networks(work: Work) -> list[Outcome]:
         ours = layout.fold(fold.index)
         inputs = {"weights": digests.digest(files.weights), "description": digests.digest(files.description)}
         outputs = {"weights": ours.weights, "description": ours.description}
-        key = unit_key(inputs, [fold.index], copy_network)
-        jobs.append(Job("training", f"fold-{fold.index}", key, outputs, copy_network, (files,)))
+        code = getattr(work.config.model, "network", "")
+        key = unit_key(inputs, [fold.index, *filter(None, [code])], copy_network)
+        jobs.append(Job("training", f"fold-{fold.index}", key, outputs, copy_network, (files, code)))
     return run_jobs(layout, jobs, work.executor, "Networks")
 
 
-def copy_network(outputs: Mapping[str, Path], files: FoldFiles) -> None:
-    for name, path in outputs.items():
-        shutil.copyfile(getattr(files, name), path)
+def copy_network(outputs: Mapping[str, Path], files: FoldFiles, code: str) -> None:
+    shutil.copyfile(files.weights, outputs["weights"])
+    description = read_json(files.description, RETRAIN)
+    write_json(outputs["description"], with_code(description, code, files))
 
 
 def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[list[StagedModel], list[str]]:
@@ -101,13 +115,14 @@ def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[li
     Refuses those that tell other classes or see another grid.
     """
     folder, members, people = config.training.networks_of, list[StagedModel](), set[str]()
-    for loaded in networks_of_run(folder):
+    for loaded in networks_of_run(folder, config.model):
         if loaded.classes != task.outputs:
             theirs, ours = ", ".join(loaded.classes), ", ".join(task.outputs)
             raise UsageError(f"{folder}: its networks tell {theirs}, and this cohort has {ours}.")
         if loaded.input != spec:
             raise UsageError(f"{folder}: its networks see another grid or scaling than this run; use heatlas apply.")
-        members += members_in_unit(loaded)
+        if not (members and is_foreign(config.model)):  # one network for all folds
+            members += members_in_unit(loaded)
         people |= set(known_to_network(loaded.description, folder))
     return members, sorted(people)
 
@@ -116,7 +131,7 @@ def members_in_unit(loaded: LoadedModel) -> list[StagedModel]:
     """The members of a network; those of a number answer in its unit, not as they were standardised in training."""
     members = [one for one in members_of(loaded.model) if isinstance(one, StagedModel)]
     scale = loaded.description["objective"]
-    for member in members if "target_sd" in scale else ():
+    for member in members if "target_sd" in scale and not is_foreign(loaded.settings) else ():
         last = [layer for layer in member.modules() if next(layer.parameters(recurse=False), None) is not None][-1]
         if not isinstance(last, nn.Linear) or last.bias is None:
             raise UsageError(

@@ -101,7 +101,7 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
         folds = sorted({str(fold).removesuffix(".0") for fold in held_out["fold"]})
         network = f"The network of fold {listing(folds)}, which was trained on no scan of this person,"
         if run.config.training.networks_of:
-            network = "The mean of the networks, which were trained on other people,"
+            network = f"The mean of the networks, which were trained {run.trained_with},"
         if not run.task.classes:
             means = [fixed(pd.to_numeric(held_out[name]).mean(), 1) for name in ("predicted", "label")]
             return text + f"{network} predicts {run.task.column} {means[0]}; the true value is {means[1]}."
@@ -122,7 +122,7 @@ def _lead(material: Material, visits: pd.DataFrame) -> str:
 def _applied(run: RunRecord, visits: pd.DataFrame, tested: pd.DataFrame) -> str:
     """What the networks of another run say of someone without a label, and what is not known of them."""
     networks = len(run.models)
-    by = f"{count(networks, 'network')} that were trained on other people"
+    by = f"{count(networks, 'network')} trained {run.trained_with}"
     if run.task.is_number:
         said, answer, places = f"Predicted {run.task.column}, the mean of {by}: ", "predicted", 1
     else:

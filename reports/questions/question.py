@@ -197,6 +197,7 @@ class Question(Section):
         lead = self.lead.format(
             positive=run.positive, negative=run.negative, start=run.config.attribution.start_value,
             horizon=number(run.config.cohort.mci_horizon_months), predicted=run.predicted,
+            trained_with=run.trained_with,
         )  # fmt: skip
         shown = [table for view in self.views if (table := show_view(view, material)) is not None]
         return {

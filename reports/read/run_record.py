@@ -124,6 +124,11 @@ class RunRecord:
         return not getattr(self.config.model, "unseen", True)
 
     @property
+    def trained_with(self) -> str:
+        """Words for whom networks were trained with that are applied to people of another cohort."""
+        return "elsewhere, perhaps with these people" if self.may_have_seen else "on other people"
+
+    @property
     def in_whom(self) -> str:
         """Words for the people who were predicted."""
         return "who may have been in its training" if self.may_have_seen else "they had not seen"

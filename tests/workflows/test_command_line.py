@@ -597,18 +597,24 @@ def run(code: str, ignored: bool = False) -> subprocess.CompletedProcess[str]:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "by a background job"])
 @pytest.mark.parametrize("name", ENDS)
-@pytest.mark.parametrize(("code", "said"), [(STARTING, ""), (WORKING, "cleaned up\n")], ids=["starting", "working"])
-def test_one_line_and_the_exit_code(code, said, name, ignored):
+@pytest.mark.parametrize(
+    ("code", "said", "then"),
+    [(STARTING, "", "run the same command again"), (WORKING, "cleaned up\n", "the same command begins anew"),
+     (WORKING.replace("check", "run").replace('"x"', '"x", "y"').replace("workflows.run", "workflows.adni"),
+      "cleaned up\n", "run the same command again to continue")],
+    ids=["starting", "working", "working on what is kept"],
+)  # fmt: skip
+def test_one_line_and_the_exit_code(code, said, then, name, ignored):
     ended = run(code.format(name=name, pause=0), ignored)
     number, words = ENDS[name]
     assert (ended.returncode, ended.stdout) == (number, said)
-    assert ended.stderr == f"heatlas: {words}; run the same command again to continue.\n"
+    assert ended.stderr == f"heatlas: {words}; {then}.\n"
 
 
 def test_who_asks_again_does_not_wait_for_the_cleaning_up():
     ended = run(WORKING.format(name="SIGINT", pause=2.1))
     assert (ended.returncode, ended.stdout) == (130, "")
-    assert ended.stderr == "heatlas: interrupted; run the same command again to continue.\n"
+    assert ended.stderr == "heatlas: interrupted; run the same command again.\n"
 
 
 @pytest.mark.parametrize("name", ENDS)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LISTED = 3
 """Most names of weights in a message."""
+MOST_CHANNELS = 16
 
 
 Scaling = Literal["", "minmax", "percentiles", "zscore", "zscore-brain", "fixed", "none"]
@@ -54,7 +55,7 @@ class Feeding:
     """Where its axes go: ``LAS`` is mirrored left to right, ``SAR`` has its axes in the order of many arrays."""
     middle_mm: tuple[float, ...] = ()
     """Where the middle of `grid` lies, in mm to the right, front and top; empty for the middle of the image."""
-    channels: Annotated[int, between(1, 16)] = 1
+    channels: Annotated[int, between(1, MOST_CHANNELS)] = 1
     """How often it is given the one image."""
     space: str = ""
     """Template that its images were registered to, as ``MNI152NLin6Asym``; empty if they were not."""
@@ -169,6 +170,25 @@ def described_network(settings: ForeignConfig) -> nn.Module:
             f"model.network = {settings.network!r}: gives a {type(network).__name__}, no torch.nn.Module."
         )
     return network
+
+
+def absolute_code(code: str) -> str:
+    """Code by its place from any folder, where it is a file: workers and later commands read it too.
+
+    >>> absolute_code("torchvision.models:resnet18"), absolute_code("/lab/nets.py:Net")
+    ('torchvision.models:resnet18', '/lab/nets.py:Net')
+    """
+    place, _, name = code.rpartition(":")
+    return f"{Path(place).absolute()}:{name}" if place.endswith(".py") else code
+
+
+def code_without_place(code: str) -> str:
+    """Code as an export names it, which holds no path.
+
+    >>> code_without_place("/lab/nets.py:Net"), code_without_place("torchvision.models:resnet18")
+    ('nets.py:Net', 'torchvision.models:resnet18')
+    """
+    return code.rpartition("/")[2]
 
 
 def with_weights(network: nn.Module, path: Path) -> nn.Module:

@@ -73,9 +73,14 @@ BUILT = tuple(FAMILIES)
 add_family(FOREIGN)
 
 
+def is_foreign(settings: ModelConfig) -> bool:
+    """Whether a network is the user's own, trained elsewhere: one for all folds."""
+    return family_of(settings).fitted_by == "nothing"
+
+
 def is_given(config: Config) -> bool:
     """Whether a run uses networks as they are, the user's own or those of another run."""
-    return bool(config.training.networks_of) or family_of(config.model).fitted_by == "nothing"
+    return bool(config.training.networks_of) or is_foreign(config.model)
 
 
 def build_network(settings: ModelConfig, shape: Shape, outputs: int, images: int = 1) -> StagedModel:

@@ -14,12 +14,13 @@ import pandas as pd
 
 from heatlas.atlases.templates import find_template
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
-from heatlas.pipeline.models.families.registry import parameter_count
+from heatlas.pipeline.models.families.foreign import code_without_place
+from heatlas.pipeline.models.families.registry import is_foreign, parameter_count
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.plain_text import last_part, plain, without_folders
-from heatlas.reports.content.run.methods import PARAGRAPHS, recorded_source, version_of
+from heatlas.reports.content.run.methods import PARAGRAPHS, recorded_source, seen_in_words, version_of
 from heatlas.reports.frame.material import Material
 from heatlas.reports.questions.question import ANY_TASK, Question
 from heatlas.reports.read.run_record import RunRecord
@@ -273,17 +274,18 @@ def model_card(run: RunRecord, controls: int, terms: Mapping[str, Any] | None = 
     """
     config, task = run.config, run.task
     shape = configured_input(config).shape
-    parameters = parameter_count(config.model, shape, len(task.outputs))
+    parameters, foreign = parameter_count(config.model, shape, len(task.outputs)), is_foreign(config.model)
     told = listing(list(task.outputs))
     return "\n".join([
         f"# {told} from {config.cohort.kind.images}",
         "",
         WORDS.say(
-            "card_networks", networks=len(run.models), run=run, config=config, parameters=parameters,
-            version=version("heatlas"), shape=" × ".join(map(str, shape)),
+            "card_foreign" if foreign else "card_networks", networks=len(run.models), run=run, config=config,
+            parameters=parameters, version=version("heatlas"), shape=" × ".join(map(str, shape)),
+            seen=seen_in_words(run), code=code_without_place(getattr(config.model, "network", "")),
         ),
         "",
-        "    heatlas apply THIS_FOLDER NEW OUT",
+        f"    heatlas apply THIS_FOLDER NEW OUT{' --code FILE.py:NAME' * foreign}",
         "",
         *([weights, ""] if weights else []),
         *(["The people of this run are **synthetic** (demo cohort).", ""] if run.is_synthetic else []),
@@ -295,7 +297,7 @@ def model_card(run: RunRecord, controls: int, terms: Mapping[str, Any] | None = 
         "",
         "## Performance",
         "",
-        "Out of fold: each scan by the network that was not trained with its person.",
+        run.predicted if foreign else "Out of fold: each scan by the network that was not trained with its person.",
         "",
         *_performance(run),
         "",

@@ -12,11 +12,12 @@ from typing import Any
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.balance import STRATUM
 from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
-from heatlas.pipeline.models.families.registry import family_of, is_solved
-from heatlas.pipeline.models.inputs import PERCENTILES
+from heatlas.pipeline.models.families.foreign import ForeignConfig
+from heatlas.pipeline.models.families.registry import family_of, is_foreign, is_solved
+from heatlas.pipeline.models.foreign.feeding import SCALED
+from heatlas.pipeline.models.inputs import PERCENTILES, configured_input
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, all_images
-from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
 from heatlas.pipeline.training.objectives.records import kind_of
@@ -166,9 +167,20 @@ def _registration(run: RunRecord) -> str:
     return " ".join(parts)
 
 
-def _cut_off(model: ModelConfig) -> str:
-    low, high = PERCENTILES
-    return f", cut off at percentiles {low:g} and {high:g}" if model.intensities == "percentiles" else ""
+def seen_in_words(run: RunRecord) -> str:
+    """What the network saw of each image."""
+    model, (low, high) = run.config.model, PERCENTILES
+    if isinstance(model, ForeignConfig) and model.scaling:
+        sizes = configured_input(run.config).grid.voxel_sizes_mm
+        return WORDS.say(
+            "seen_by_contract", shape=" × ".join(map(str, model.grid)), size=" × ".join(f"{one:.3g}" for one in sizes),
+            scaled=SCALED.get(model.scaling, "scaled by two fixed intensities"),
+        )  # fmt: skip
+    return WORDS.say(
+        "seen",
+        field="a box around the brain" if model.field_of_view == "brain" else "the whole template grid",
+        cut_off=f", cut off at percentiles {low:g} and {high:g}" if model.intensities == "percentiles" else "",
+    )
 
 
 def _training(run: RunRecord) -> str:
@@ -178,8 +190,7 @@ def _training(run: RunRecord) -> str:
     text = WORDS.say(
         "training",
         described=family_of(model).described(model),
-        field="a box around the brain" if model.field_of_view == "brain" else "the whole template grid",
-        cut_off=_cut_off(model),
+        seen=seen_in_words(run),
         channels=_channels(run),
         fitting=_fitting(run),
     )
@@ -202,7 +213,7 @@ def _channels(run: RunRecord) -> str:
 def _fitting(run: RunRecord) -> str:
     """How weights were found."""
     training = run.config.training
-    if training.networks_of:
+    if training.networks_of and not is_foreign(run.config.model):
         others = len({one for model in run.models.values() for one in model.get("participants", {}).get("train", ())})
         if run.without_labels:
             return WORDS.say("applied", others=others)
@@ -267,7 +278,7 @@ def _attribution(run: RunRecord) -> str:
     of_whom = " for scans of both classes" if len(run.task.outputs) == 2 else ""
     text = "Every scan was explained by the network that had not seen its participant"
     if run.is_given:
-        text = "Every scan was explained by the same network" + "s" * bool(run.config.training.networks_of)
+        text = f"Every scan was explained by the same network{'s' * (not is_foreign(run.config.model))}"
     if run.lrp_names:
         betas = listing([f"{beta:g}" for beta in settings.betas])
         text += WORDS.say("lrp", betas=betas, start=start, run=run, of_whom=of_whom, norm=norm)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from heatlas.pipeline.attribution.titles import map_title
 from heatlas.pipeline.cohort.people.tasks import TWO_CLASSES
+from heatlas.pipeline.models.families.registry import is_foreign
 from heatlas.pipeline.run.config.images import all_images
 from heatlas.reports.content.relevance.maps import difference_pictures
 from heatlas.reports.content.relevance.volume import VOLUME_AND_RELEVANCE
@@ -360,7 +361,7 @@ def _asked(run: RunRecord) -> str:
     goal = f"tell {listing(names)} apart" if task.classes else f"predict {task.column}"
     whose = " of synthetic people" if run.is_synthetic else ""
     images = all_images(run.config.cohort.kinds)
-    if run.config.training.networks_of:
+    if run.config.training.networks_of and not is_foreign(run.config.model):
         return WORDS.say("asked_of_others_networks", goal=goal, images=images, whose=whose)
     if run.is_given:
         return WORDS.say("asked_of_one_network", goal=goal, images=images, whose=whose)
