@@ -223,6 +223,11 @@ class RegistrationConfig:
     seed: Annotated[int, at_least(-1)] = -1
     """For ANTs; -1: the seed of the run when its folder is created. Changing ``seed`` later redoes no registration."""
 
+    @property
+    def affine_only(self) -> bool:
+        """Whether 12 parameters bring a scan to the template."""
+        return self.transform in ("affine", "affine-torch")
+
     def checks(self) -> list[tuple[bool, str]]:
         return [
             (

@@ -15,6 +15,7 @@ from heatlas.pipeline.explaining.own_regions import OWN_REGIONS_TABLE
 from heatlas.pipeline.models.families.registry import family_of, is_solved
 from heatlas.pipeline.models.inputs import PERCENTILES
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
+from heatlas.pipeline.registration.ants_transform import AFFINE_TORCH
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, all_images
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP
@@ -149,8 +150,8 @@ def _registration(run: RunRecord) -> str:
     if through:
         carried = listing([one.scan for one in (kind, *further) if one.through_t1w])
         parts.append(WORDS.say("through_t1w", carried=carried))
-    without_ants = settings.transform == "affine" and run.provenance.get("packages", {}).get("antspyx") == "absent"
-    by_torch = settings.transform == "affine-torch" or without_ants
+    without_ants = run.provenance.get("packages", {}).get("antspyx") == "absent"
+    by_torch = settings.affine_only and (without_ants or settings.transform == AFFINE_TORCH)
     parts.append(
         WORDS.say(
             "registered_by_torch" if by_torch else "registered",
