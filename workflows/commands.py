@@ -275,9 +275,6 @@ class Apply(Command):
         "nobody is of the run, even where participant ids are the same (default: people of the run are left out)"
     )
     start_at: Entry = _START_AT("auto")
-    networks: Literal["some", "all"] = option(
-        "networks that explain a scan by methods without controls: some (default), or all, which takes longer", "some"
-    )
     plant: tuple[str, ...] = several(
         "REGION", "also take a tenth of these regions out of each scan, and say whether answer and map respond; of one "
         "scan alone one hippocampus always", action="extend",

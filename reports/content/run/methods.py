@@ -273,8 +273,6 @@ def _attribution(run: RunRecord) -> str:
         betas = listing([f"{beta:g}" for beta in settings.betas])
         text += WORDS.say("lrp", betas=betas, start=start, run=run, of_whom=of_whom, norm=norm)
     text += "."
-    if run.config.training.networks_of and settings.networks == "some":
-        text += WORDS.say("some_networks")
     if GUIDED_MAP in run.map_names:
         text += f" Guided backpropagation [@guided], in absolute value, explains the {start} of {run.task.explained}."
     if run.evidence_maps:
