@@ -59,9 +59,13 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'heatlas' has no attribute {name!r}")
     module, attribute = _PLACES[name]
     if module in _OF_RUNS:
+        from heatlas.pipeline.run.errors import MissingDataError
         from heatlas.pipeline.run.extras import require_study
 
-        require_study(f"heatlas.{name}")
+        try:
+            require_study(f"heatlas.{name}")
+        except MissingDataError as error:  # what hasattr and help expect
+            raise AttributeError(error) from error
     return getattr(import_module(module), attribute)
 
 

@@ -275,7 +275,7 @@ def apply_command(options: Apply) -> int:
     regions = replace(config.regions, own_labels="")  # segmentations of the run's people
     config = replace(
         config, training=training, cohort=cohort, regions=regions, objective=ObjectiveConfig(),
-        attribution=replace(config.attribution, networks=options.networks, plant=options.plant),
+        attribution=replace(config.attribution, plant=options.plant),
     )  # fmt: skip
     source = RunInput(options.input, preset, one_image=True, age=options.age, sex=options.sex)
     return run_pipeline(source, options.out, config, run_of(options))

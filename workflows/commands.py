@@ -279,9 +279,6 @@ class Apply(Command):
         "code that makes a network of your own, where RUN is its export: FILE.py:NAME or MODULE:NAME; it is run",
         metavar="CODE",
     )
-    networks: Literal["some", "all"] = option(
-        "networks that explain a scan by methods without controls: some (default), or all, which takes longer", "some"
-    )
     plant: tuple[str, ...] = several(
         "REGION", "also take a tenth of these regions out of each scan, and say whether answer and map respond; of one "
         "scan alone one hippocampus always", action="extend",

@@ -26,7 +26,7 @@ from heatlas.pipeline.models.families.registry import (
     parameter_count,
 )
 from heatlas.pipeline.models.inputs import configured_input
-from heatlas.pipeline.registration.ants_transform import TO_4MM
+from heatlas.pipeline.registration.ants_transform import AFFINE, AFFINE_TORCH, TO_4MM
 from heatlas.pipeline.run.config.files import toml_value
 from heatlas.pipeline.run.config.settings import Config, RegistrationConfig
 from heatlas.pipeline.run.errors import EXIT_OK, BadInputError, UsageError
@@ -37,7 +37,7 @@ from heatlas.workflows.commands import Models
 
 _QUICK = (2.0, 137.0)
 REGISTRATION_SECONDS = {
-    "affine": (1.6, 27.0), "affine-torch": (1.6, 27.0),
+    **dict.fromkeys((AFFINE, AFFINE_TORCH), (1.6, 27.0)),
     "syn-quick": _QUICK, "antsRegistrationSyNQuick[s]": _QUICK, "antsRegistrationSyNQuickRepro[s]": _QUICK,
     TO_4MM: (9.0, 40.0),
     "syn": (101.0, 49.0),
@@ -91,7 +91,8 @@ def expectations(config: Config, cohort: InputCohort, split: Split, stages: Sequ
     labelled = {scan.participant_id for scan in cohort.table.labelled}
     per_person = len(cohort.table.labelled) / max(len(labelled), 1)
     trained = [round(len(fold.train) * per_person) for fold in split.folds]
-    estimate = made_of(config, len(cohort.table.kept), len(cohort.table.labelled), trained, timed, step, workers)
+    kept, placed = cohort.table.kept, sum(scan.entry == "template" for scan in cohort.table.kept)
+    estimate = made_of(config, len(kept), len(cohort.table.labelled), trained, timed, step, workers, placed)
     unknown = not_estimated(config) if "attribution" in stages else []
     but = f"; maps by {', '.join(unknown)} come on top" if unknown else ""
     return [f"takes {estimate.in_words(workers)}, and minutes for statistics and report{but}", *advice(config, cohort)]
@@ -99,13 +100,16 @@ def expectations(config: Config, cohort: InputCohort, split: Split, stages: Sequ
 
 def made_of(
     config: Config, kept: int, labelled: int, trained: Sequence[int], stages: Sequence[str], step: TrainingStep | None,
-    workers: int,
+    workers: int, placed: int = 0,
 ) -> ResourceEstimate:  # fmt: skip
-    """The estimate from counts: scans kept and labelled, those each fold trains with, and one timed step."""
+    """The estimate from counts: scans kept and labelled, those each fold trains with, and one timed step.
+
+    `placed`: kept scans that lie in template space already; to copy one takes a moment.
+    """
     settings, voxels = config.training, math.prod(configured_grid(config.registration).shape)
-    seconds = {}
-    if "registration" in stages:
-        seconds["registration"] = rounds(kept, workers) * registration_seconds(config)
+    seconds, registered = {}, (kept - placed) * ("registration" in stages)
+    if registered:
+        seconds["registration"] = rounds(registered, workers) * registration_seconds(config)
     if step is not None and "training" in stages:
         networks = len(trained) * settings.repeats * settings.ensemble
         # Validation has a quarter as many scans, forward only; a network that is solved sees each scan about once.
@@ -116,7 +120,7 @@ def made_of(
     if step is not None and "attribution" in stages:
         seconds["maps"] = rounds(labelled, workers) * settings.ensemble * steps_of_maps(config) * step.seconds
     memory = 0.7e9 + (0.0 if step is None else step.memory * settings.batch_size * 1.5)
-    if "registration" in stages:
+    if registered:
         memory = max(memory, 0.7e9 + 330.0 * voxels)  # ANTs: some forty images in single and double precision
     return ResourceEstimate(seconds, memory, kept * bytes_kept(config, voxels, "attribution" in stages))
 
@@ -145,7 +149,7 @@ def not_estimated(config: Config) -> list[str]:
 
 def bytes_kept(config: Config, voxels: int, with_maps: bool) -> float:
     """On disk for a scan when the run is done (measured on the demo and on OASIS-1)."""
-    of_registration = 1.0 + (0.0 if config.registration.transform in ("affine", "affine-torch") else 16.7)
+    of_registration = 1.0 + (0.0 if config.registration.affine_only else 16.7)
     kept = with_maps and config.attribution.keep_maps == "all"
     names = len(map_names(config.attribution))
     return 1e6 + voxels * (of_registration + (1.2 * names + 1.5 if kept else 0.0))

@@ -316,7 +316,8 @@ def preflight(config: Config, cohort: InputCohort, stages: Sequence[str]) -> Rea
         notes = [f"the code of model.network = {config.model.network} was run, to make the network and to try it"]
         notes += [NO_CONTRACT] * (not config.model.scaling)
     if "registration" in stages:
-        require_ants(cohort.table.kept, config.registration, config.cohort.kinds)
+        own_labels = "training" in stages and config.objective.own_anatomy
+        require_ants(cohort.table.kept, config.registration, config.cohort.kinds, own_labels)
         if engine_of(config.registration.transform) != config.registration.transform:
             notes += ["ANTs is not installed: scans that are not in template space are registered by torch"]
         template = find_template(config.registration.template)  # read before work starts

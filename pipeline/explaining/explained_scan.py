@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,14 +21,12 @@ from torch import Tensor, nn
 from heatlas.atlases.spaces import write_template_image
 from heatlas.pipeline.attribution.entry import Entry, RunContext
 from heatlas.pipeline.attribution.method_settings import Setting
-from heatlas.pipeline.attribution.methods import Method, attribute_all, for_member
+from heatlas.pipeline.attribution.methods import Method, attribute_all
 from heatlas.pipeline.attribution.network_view import StartValue, start_values
 from heatlas.pipeline.attribution.records import LEDGER_TABLE, LOSSES, Attribution, RunningMean, sum_per_volume
-from heatlas.pipeline.attribution.several_networks import mean_of_some
 from heatlas.pipeline.cohort.people.splits import require_unseen
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.networks import Network
-from heatlas.pipeline.models.contract import members_of
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.inputs import from_network, read_channels
 from heatlas.pipeline.models.storage import LoadedModel
@@ -52,8 +50,7 @@ class Explanation:
 
     `settings`: those that differ from the method's defaults. `target`: a class, or `PREDICTED`. `stage`: boundary at
     which it is asked; None for where the method is usually asked. `start`: value of the target that is explained.
-    `label`: names tables and units of work. `names`: of the maps, in the order in which the method makes them. `over`:
-    all networks explain, or some (`pipeline.attribution.several_networks`).
+    `label`: names tables and units of work. `names`: of the maps, in the order in which the method makes them.
     """
 
     entry: Entry
@@ -63,13 +60,11 @@ class Explanation:
     start: StartValue
     label: str
     names: tuple[str, ...]
-    over: Literal["all", "some"] = "all"
 
     @property
     def version(self) -> list[Any]:
         """All that the maps depend on beside scan, networks, atlas and code."""
-        version = [self.entry.name, dict(self.settings), self.target, self.stage, self.start, list(self.names)]
-        return version if self.over == "all" else [*version, self.over]
+        return [self.entry.name, dict(self.settings), self.target, self.stage, self.start, list(self.names)]
 
     @property
     def module(self) -> str:
@@ -185,8 +180,6 @@ def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None)
     device = chosen_device(task.training)
     first: LoadedModel | None = None
     means: dict[str, RunningMean] = {}
-    by_each = [asked for asked in task.explanations if asked.over == "all"]
-    opened: list[tuple[Network, LoadedModel]] = []
     for network in task.networks:
         loaded, description = network.load(device), network.files.description
         require_unseen(loaded.description, str(description), [task.scan.participant_id])
@@ -199,32 +192,11 @@ def explained_scan(task: ScanToExplain, seen: NDArray[np.float32] | None = None)
                 f"{description}: sees another part of the template than the other networks. Train all folds with the "
                 "same settings."
             )
-        opened.append((network, loaded))
-        for name, answer in answers_of(network, loaded, volume, by_each, task.atlas).items():
+        for name, answer in answers_of(network, loaded, volume, task.explanations, task.atlas).items():
             means.setdefault(name, RunningMean()).add(answer)
     assert first is not None
-    found = {name: mean.result() for name, mean in means.items()}
-    for asked in task.explanations:
-        if asked.over != "all":
-            target = _target_unit(*opened[0], volume, asked.target)
-            members = members_with_methods(opened, asked, task.atlas, volume.device)
-            stage = asked.stage_in(opened[0][1].model)
-            answers = mean_of_some(members, volume, target, stage, asked.start)
-            found.update(zip(asked.names, answers, strict=True))
-    in_order = {name: found[name] for asked in task.explanations for name in asked.names}
+    in_order = {name: means[name].result() for asked in task.explanations for name in asked.names}
     return ExplainedScan(in_order, first, volume[0, 0])
-
-
-def members_with_methods(
-    opened: Sequence[tuple[Network, LoadedModel]], asked: Explanation, atlas: PackedAtlas, device: torch.device
-) -> list[tuple[nn.Module, Method]]:
-    """The networks of all folds one by one, each with the method and the reference that it would explain with alone."""
-    found = []
-    for network, loaded in opened:
-        method = asked.build(RunContext(atlas, loaded.input.box, network.reference(device)))
-        members = members_of(loaded.model)
-        found += [(one, for_member(method, place) if len(members) > 1 else method) for place, one in enumerate(members)]
-    return found
 
 
 def answers_of(

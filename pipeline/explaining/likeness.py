@@ -62,7 +62,12 @@ from heatlas.pipeline.registration.quality.likeness import (
     side_of,
 )
 from heatlas.pipeline.registration.quality.limits import agreement, bright_air, bright_rim, fine_pattern, missing_ml
-from heatlas.pipeline.registration.quality.sides import one_sided_ml, side_scores
+from heatlas.pipeline.registration.quality.sides import (
+    SMALLEST_MEDIAN,
+    one_sided_ml,
+    side_scores,
+    without_shading,
+)
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.documents import read_json
@@ -117,9 +122,11 @@ class ControlLikeness:
             values["region_distance"] = mean_distance(scan.regions, self.regions)
         known = self.sides is not None and scan.asymmetry is not None
         if known and self.sides.middle.shape == scan.asymmetry.shape:  # type: ignore[union-attr]
-            values["side"] = side_of(scan.asymmetry, self.sides)  # type: ignore[arg-type]
             away = (scan.asymmetry - self.sides.middle) / self.sides.spread  # type: ignore[union-attr]
             values["one_sided_ml"] = one_sided_ml(away, scan.template)
+            if np.median(self.values.get("side") or [0.0]) >= SMALLEST_MEDIAN:  # else they have none in common
+                ours, theirs = (without_shading(one, scan.template) for one in (scan.asymmetry, self.sides.middle))  # type: ignore[union-attr]
+                values["side"] = side_of(ours, Norm(theirs, self.sides.spread))  # type: ignore[union-attr]
         values["feature_distance"] = feature_distance(scan.features, self.features)
         return places_among(values, self.values)
 

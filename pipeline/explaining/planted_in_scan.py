@@ -26,8 +26,8 @@ from heatlas.atlases.labels import Atlas, load_atlas
 from heatlas.atlases.regions import Region, RegionTable
 from heatlas.atlases.spaces import template_grid
 from heatlas.atlases.templates import span_of
+from heatlas.pipeline.attribution.gradient.paths import together
 from heatlas.pipeline.attribution.network_view import start_values
-from heatlas.pipeline.attribution.several_networks import together
 from heatlas.pipeline.attribution.titles import maps_to_lead
 from heatlas.pipeline.cohort.demo.people import PlantedChange
 from heatlas.pipeline.cohort.work import Work

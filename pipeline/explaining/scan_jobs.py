@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from heatlas.pipeline.attribution.entry import Entry, RunContext
+from heatlas.pipeline.attribution.gradient.paths import together
 from heatlas.pipeline.attribution.graph.planner import plan_relevance
 from heatlas.pipeline.attribution.lrp.relevance import last_layer
 from heatlas.pipeline.attribution.method_settings import Setting, build_record, read_settings, settable
@@ -21,7 +22,6 @@ from heatlas.pipeline.attribution.methods import attribute_all, require_defined
 from heatlas.pipeline.attribution.network_view import StartValue
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import find_method
-from heatlas.pipeline.attribution.several_networks import together
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
 from heatlas.pipeline.explaining.controls import ReferencePool
@@ -92,7 +92,7 @@ def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
     """What ``[attribution]`` asks of every scan."""
     attribution = config.attribution
     require_listed(attribution.methods, attribution.settings, "configuration: attribution.settings:")
-    found, saves = [], bool(config.training.networks_of) and attribution.networks == "some"
+    found = []
     for name in attribution.methods:
         entry = find_method(name, "configuration: attribution.methods:")
         texts = settings_for(name, attribution.settings)
@@ -101,12 +101,9 @@ def explanations_of_run(config: Config) -> tuple[Explanation, ...]:
         settings = {**_of_the_run(name, texts, config), **_read(entry, texts)}
         _require_values(entry, settings)
         target, start = task_of(config.cohort).explained, usual_start(entry, config)
-        over: Literal["all", "some"] = "all"
         if entry.needs_reference and "batch" in dict(settable(entry.record)):
             settings = {"batch": together(configured_input(config).shape), **settings}
-        elif saves and not entry.needs_reference:
-            over = "some"
-        found.append(Explanation(entry, settings, target, None, start, names[0], tuple(names), over))
+        found.append(Explanation(entry, settings, target, None, start, names[0], tuple(names)))
     names = [name for one in found for name in one.names]
     for name in names:
         if names.count(name) > 1:

@@ -113,7 +113,7 @@ def _by_contract(config: Config, feeding: Feeding) -> NetworkInput:
     whole, name = template_grid(settings.resolution_mm, span), template_name(settings.template)
     placed = Placed.on(network_grid(feeding, whole), whole)
     finest = min(placed.grid(whole).voxel_sizes_mm)
-    method = "affine" if settings.transform in ("affine", "affine-torch") else "nonlinear"
+    method = "affine" if settings.affine_only else "nonlinear"
     problems = {
         "model.head = true, and runs feed brains": feeding.head,
         f"model.space is {feeding.space}, and registration.template {name}": feeding.space not in ("", name),

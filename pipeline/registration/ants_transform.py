@@ -43,7 +43,7 @@ COARSE_LEVELS_MM = {16.0: 100, 8.0: 70, 4.0: 10}
 """The same for `TO_4MM`; its rigid stage has the first two of these widths, its affine stage all."""
 _LINEAR_ITERATIONS = (1000, 500, 250)
 
-_LOOK = "Look at the scan: it may not be a head, or be cut."
+LOOK = "Look at the scan: it may not be a head, or be cut."
 
 
 class RegistrationError(HeatlasError):
@@ -59,10 +59,20 @@ def engine_of(transform: str) -> str:
     return AFFINE_TORCH if transform == AFFINE and not has_ants() else transform
 
 
-def require_ants(scans: Iterable[Scan], settings: RegistrationConfig, kinds: Sequence[ImageKind]) -> None:
-    """Check before any work that ANTs is installed if a scan has to be registered by it; it is not imported."""
+def require_ants(
+    scans: Iterable[Scan], settings: RegistrationConfig, kinds: Sequence[ImageKind], own_labels: bool = False
+) -> None:
+    """Check before any work that ANTs is installed if a scan has to be registered by it; it is not imported.
+
+    `own_labels`: whether label images of scans are carried to the template, for ``[objective]``.
+    """
     by_torch = engine_of(settings.transform) == AFFINE_TORCH and not settings.bias_correction and {*kinds} == {T1W}
-    if not has_ants() and not by_torch and any(scan.entry != "template" for scan in scans):
+    if not has_ants() and (own_labels or not by_torch) and any(scan.entry != "template" for scan in scans):
+        if by_torch:
+            raise MissingDataError(
+                'objective.region_labels = "own": label images are carried to the template by ANTs, which is not '
+                "installed: pip install 'heatlas[registration]', or set \"atlas\"."
+            )
         raise MissingDataError(
             "scans are registered by ANTs, which is not installed: pip install 'heatlas[registration]', or give images "
             "that lie in template space (--start-at template). T1-weighted images need no ANTs with "
@@ -118,7 +128,7 @@ def register(fixed: Volume, moving: Volume, transform: str, seed: int, prefix: P
         for path in (files.warp, files.inverse_warp):
             write_no_displacement(path, fixed)
     if not files.inverse_warp.is_file():
-        raise RegistrationError(f"ANTs ended without a result. {_LOOK}")
+        raise RegistrationError(f"ANTs ended without a result. {LOOK}")
     return files
 
 
@@ -153,7 +163,7 @@ def register_rigidly(
         )
     path = prefix.with_name(f"{prefix.name}0GenericAffine.mat")
     if not path.is_file():
-        raise RegistrationError(f"ANTs ended without a rigid map. {_LOOK}")
+        raise RegistrationError(f"ANTs ended without a rigid map. {LOOK}")
     return path
 
 
@@ -359,7 +369,7 @@ def _ants(seed: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RegistrationError(f"ANTs stopped: {error}. {_LOOK}") from error
+        raise RegistrationError(f"ANTs stopped: {error}. {LOOK}") from error
     finally:
         ants.config.set_ants_deterministic(on=False, seed_value=None)
 

@@ -85,7 +85,7 @@ def register_image(
     masked = transform.Volume(np.where(mask.data, scan.data, np.float32(0)), scan.affine)
     moving = transform.coarsen(masked, DRIVING_VOXEL * float(fixed.voxel_sizes.min()))
     if transform.engine_of(config.transform) == transform.AFFINE_TORCH:
-        transforms = torch_affine.register(fixed, moving, prefix)
+        transforms = torch_affine.register(fixed, moving, prefix, path)
     else:
         transforms = transform.register(fixed, moving, config.transform, seed, prefix)
     values = transform.resample(scan, transforms, fixed.data.shape, fixed.affine)

@@ -53,7 +53,7 @@ def registration_job(work: Work, scan: Scan, template_digest: str) -> Job:
     """
     input_root, digests, files = work.input_root, work.digests, work.files(scan)
     config = work.config.registration
-    if engine_of(config.transform) == AFFINE_TORCH:  # the key names what registers here
+    if scan.entry != "template" and engine_of(config.transform) == AFFINE_TORCH:  # the key names what registers here
         config = dataclasses.replace(config, transform=AFFINE_TORCH)
     source, kind = scan.image or "", KINDS[files.suffix]
     first = SessionImage(input_root / scan.file, source, kind)
@@ -218,6 +218,7 @@ def _placed_facts(config: RegistrationConfig, source: str) -> dict[str, Any]:
 
 def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, seed: int) -> dict[str, Any]:
     versions = package_versions()  # deepbet may be absent: stripped images do not need it
+    by = {"torch" if config.transform == AFFINE_TORCH else "antspyx", *(["antspyx"] * config.bias_correction)}
     return {
         **_placed_facts(config, source),
         "BrainExtraction": result.brain.source,
@@ -226,5 +227,5 @@ def _sidecar(result: RegisteredScan, source: str, config: RegistrationConfig, se
         "Registration": config.transform,
         "Interpolation": "linear",
         "RandomSeed": seed,
-        "PackageVersions": {name: versions[name] for name in ("antspyx", "deepbet", "nibabel")},
+        "PackageVersions": {name: versions[name] for name in (*sorted(by), "deepbet", "nibabel")},
     }

@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 from heatlas.pipeline.registration.ants_transform import (
+    LOOK,
     LPS_FROM_RAS,
+    RegistrationError,
     Transforms,
     Volume,
     coarsen,
@@ -41,16 +43,21 @@ BRIGHTEST = 99.5
 RADIUS_MM = 60.0
 """Of a brain: entries of M times this are displacements in mm, as those of t are."""
 MOST_STEPS = 60
+LEAST_COVERED = 0.1
+"""Share of the template's brain that a scan covers at least: half a head covers half."""
 
 
-def register(fixed: Volume, moving: Volume, prefix: Path) -> Transforms:
+def register(fixed: Volume, moving: Volume, prefix: Path, source: Path) -> Transforms:
     """Register a scan (moving) to the template (fixed), and write the files that ANTs would; `prefix`: of their names.
 
-    The displacement is 0, and its files say so.
+    The displacement is 0, and its files say so. RegistrationError, which names the file `source`, without a usable map.
     """
     ends = ("0GenericAffine.mat", "1Warp.nii.gz", "1InverseWarp.nii.gz")
     affine, warp, inverse = (prefix.with_name(prefix.name + end) for end in ends)
-    write_affine(affine, affine_map(fixed, moving))
+    found = affine_map(fixed, moving) if moving.data.any() else np.full((4, 4), np.nan)
+    if problem := _problem(found, fixed, moving):
+        raise RegistrationError(f"{source}: is not registered: {problem}. {LOOK}")
+    write_affine(affine, found)
     for path in (warp, inverse):
         write_no_displacement(path, fixed)
     return Transforms(affine, warp, inverse)
@@ -72,6 +79,20 @@ def affine_map(fixed: Volume, moving: Volume) -> np.ndarray:
     found[:3, :3] = rotation
     found[:3, 3] = centres[1] + shift - rotation @ centres[0]
     return found
+
+
+def _problem(found: np.ndarray, fixed: Volume, moving: Volume) -> str:
+    """What is wrong with a map from template to scan; empty if nothing is."""
+    if not np.isfinite(found).all():
+        return "no affine map onto the template was found"
+    if np.linalg.det(found[:3, :3]) <= 0:
+        return "the affine map onto the template exchanges left and right, or is flat"
+    to_voxels = np.linalg.inv(moving.affine) @ found @ fixed.affine
+    seen = scipy.ndimage.affine_transform(
+        (moving.data != 0).astype(np.float32), to_voxels[:3, :3], to_voxels[:3, 3], fixed.data.shape, order=0
+    )
+    covered = float(seen[fixed.data != 0].mean())
+    return f"it covers {covered:.0%} of the template's brain" if covered < LEAST_COVERED else ""
 
 
 def _smooth(volume: Volume, width: float) -> Volume:

@@ -1,8 +1,8 @@
-"""Several networks that explain one scan together: the mean of maps, and some of them in place of all."""
+"""Several networks that explain one scan together: the mean of maps, and points that are asked in one pass."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,18 +10,14 @@ import torch
 from gradient_toys import network, volumes
 from reference_toys import controls
 
-from heatlas.pipeline.attribution import several_networks
 from heatlas.pipeline.attribution.gradient import paths
 from heatlas.pipeline.attribution.gradient.gradients import score_and_gradient
-from heatlas.pipeline.attribution.gradient.guided_backprop import GuidedBackprop
-from heatlas.pipeline.attribution.gradient.paths import ExpectedGradients
-from heatlas.pipeline.attribution.lrp.relevance import Lrp
-from heatlas.pipeline.attribution.methods import attribute, attribute_all
+from heatlas.pipeline.attribution.gradient.paths import ExpectedGradients, together
+from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import start_values
-from heatlas.pipeline.attribution.several_networks import mean_of_some, some_of, together
 from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.models.contract import StagedModel, ensemble_of
-from heatlas.pipeline.run.config.files import load_config
+from heatlas.pipeline.run.config.files import load_config, read_config
 
 
 def networks(count: int) -> list[StagedModel]:
@@ -67,42 +63,11 @@ def test_points_asked_together_take_fewer_passes_and_give_the_same_map(monkeypat
     torch.testing.assert_close(answer.values, alone.values, rtol=1e-9, atol=1e-12)
 
 
-def test_other_maps_are_asked_of_some_networks_of_every_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Networks asked are counted, not time: 8 of 20, where a run asks the 4 of a fold."""
-    members, asked = networks(20), list[object]()
-
-    def noted(model: StagedModel, *rest: Any) -> Any:
-        asked.append(model)
-        return attribute_all(model, *rest)
-
-    monkeypatch.setattr(several_networks, "attribute_all", noted)
-    mean_of_some([(member, GuidedBackprop()) for member in members], volumes()[:1], 1, 0, "logit")
-    assert [members.index(one) for one in asked] == [0, 2, 5, 7, 10, 12, 15, 17]
-    assert {place // 4 for place in some_of(20)} == set(range(5))
-
-
-def test_which_networks_explain_depends_on_their_number_alone() -> None:
-    assert [len(some_of(count)) for count in (1, 2, 3, 4, 5, 10, 20, 40)] == [1, 2, 3, 4, 4, 6, 8, 10]
-    members = networks(6)
-    places = some_of(6)
-    for volume in torch.split(volumes(), 1):
-        (answer,) = mean_of_some([(member, Lrp()) for member in members], volume, 1, 0, "logit")
-        expected = [attribute(members[place], volume, 1, Lrp()).values for place in places]
-        torch.testing.assert_close(answer.values, torch.stack(expected).mean(0))
-        assert answer.parameters["networks"] == f"{len(places)} of 6: {', '.join(str(one + 1) for one in places)}"
-
-
-def test_only_networks_of_another_run_are_asked_in_part_and_only_if_not_all_are_wanted() -> None:
-    config = load_config("patients")
-    applied = replace(config, training=replace(config.training, networks_of="run"))
-    every = replace(applied, attribution=replace(applied.attribution, networks="all"))
-    plain, saved, whole = (explanations_of_run(one) for one in (config, applied, every))
-    assert plain == whole
-    assert [one.version for one in plain] == [one.version for one in whole]
-    assert [one.over for one in saved] == ["some", "some", "all"]
-    assert [one.version == other.version for one, other in zip(plain, saved, strict=True)] == [False, False, True]
-
-
 def test_points_of_a_path_are_asked_together_in_every_run() -> None:
     explanations = explanations_of_run(load_config("patients"))
     assert [one.settings.get("batch") for one in explanations] == [None, None, together((46, 54, 46))]
+
+
+def test_a_run_made_when_some_networks_could_explain_for_all_is_read(tmp_path: Path) -> None:
+    (tmp_path / "old.toml").write_text('[attribution]\nnetworks = "some"\nbetas = [0.5]\n')
+    assert read_config(tmp_path / "old.toml").attribution.betas == (0.5,)

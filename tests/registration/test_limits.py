@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heatlas.pipeline.registration.quality import sides
-from heatlas.pipeline.registration.quality.likeness import LIMITED, places_among
+from heatlas.pipeline.registration.quality.likeness import LIMITED, Norm, places_among, side_of
 from heatlas.pipeline.registration.quality.limits import agreement, bright_air, bright_rim, fine_pattern, missing_ml
 
 MM = 4.0
@@ -75,9 +75,27 @@ def test_a_lesion_on_one_side_is_measured_by_its_volume() -> None:
     assert np.isnan(sides.one_sided_ml(away[:-1], "MNI152NLin2009cAsym"))
 
 
+def test_shading_of_a_scanner_does_not_exchange_the_sides() -> None:
+    """Brighter on the right and in front, three times as much as what brains have in common."""
+    template = "MNI152NLin2009cAsym"
+    points = sides._halves(template).points
+    common = np.random.default_rng(0).normal(size=len(points))
+    scan = common + 3 * points[:, 0] / points[:, 0].std() + 3 * points[:, 1] / points[:, 1].std()
+    spread = np.ones(len(points))
+    norm = Norm(sides.without_shading(common, template), spread)
+
+    found = side_of(sides.without_shading(scan, template), norm)
+
+    assert side_of(scan, Norm(common, spread)) < 0.4
+    assert found > 0.7  # what is left is at the midline, where the sides meet
+    assert side_of(sides.without_shading(-scan, template), norm) == pytest.approx(-found)
+
+
 @pytest.mark.parametrize("name", LIMITED)
 def test_a_limit_needs_no_controls_and_is_drawn_where_others_have_theirs(name: str) -> None:
-    (inside,), (beyond,) = (places_among({name: share * LIMITED[name]}, {}) for share in (0.99, 1.01))
+    limit, shares = LIMITED[name], (0.99, 1.01)
+    values = [1 - share * (1 - limit) if name == "side" else share * limit for share in shares]
+    (inside,), (beyond,) = (places_among({name: value}, {}) for value in values)
 
     assert (inside.unlike, beyond.unlike) == (False, True)
     assert beyond.distance == pytest.approx(4.04)

@@ -607,6 +607,20 @@ def test_an_anonymised_run_does_not_name_the_t1w_image(write: Any, phantom: Any,
     assert [one.source for one in job.arguments[0]] == ["jane_FLAIR.nii.gz", "jane_T1w.nii.gz"]
 
 
+@pytest.mark.parametrize(("entry", "same"), [("template", True), ("brain", False)])
+def test_what_lies_in_template_space_is_not_placed_again_with_or_without_ants(
+    write: Any, phantom: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, same: bool
+) -> None:
+    write(phantom, "RAS", "in/a_T1w.nii.gz")
+    scan = Scan("sub-a", None, "I1", "a_T1w.nii.gz", entry=entry)
+    layout = RunLayout(tmp_path / "out")
+    layout.root.mkdir()
+    work = work_of_scans(layout, tmp_path / "in", THROUGH_CONFIG, ThreadPoolExecutor(1))
+    with_ants = registration_job(work, scan, "template").key
+    monkeypatch.setitem(sys.modules, "ants", None)
+    assert (registration_job(work, scan, "template").key == with_ants) is same
+
+
 def test_the_names_of_a_run_follow_its_settings(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     assert layout.scan("sub-1", None, 2.0).image == layout.scan("sub-1", None, 2.0).t1w

@@ -18,6 +18,7 @@ from heatlas.pipeline.registration import ants_transform, torch_affine
 from heatlas.pipeline.registration.ants_transform import (
     AFFINE,
     AFFINE_TORCH,
+    RegistrationError,
     Volume,
     engine_of,
     read_affine,
@@ -99,14 +100,39 @@ def test_a_map_is_read_as_it_was_written(tmp_path: Path) -> None:
     np.testing.assert_allclose(read_affine(tmp_path / "a.mat"), TEMPLATE_TO_SCAN, atol=1e-12)
 
 
+UNUSABLE = {
+    "covers 0% of the template's brain": np.array([[1, 0, 0, 500], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]]),
+    "exchanges left and right": np.diag([-1.0, 1, 1, 1]),
+    "no affine map onto the template was found": np.diag([np.nan, 1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("said", UNUSABLE)
+def test_a_map_that_is_of_no_use_is_refused_by_the_name_of_the_scan(
+    template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setattr(torch_affine, "affine_map", lambda *_: UNUSABLE[said])
+    brain, source = Volume(template.t1w, template.grid.affine), tmp_path / "sub-1_T1w.nii.gz"
+    with pytest.raises(RegistrationError, match=rf"sub-1_T1w.nii.gz: is not registered: .*{said}.*Look at the scan"):
+        torch_affine.register(brain, brain, tmp_path / "of_", source)
+    assert [*tmp_path.iterdir()] == []
+    monkeypatch.setattr(torch_affine, "affine_map", lambda *_: np.eye(4))
+    half = Volume(
+        np.where(np.arange(len(brain.data))[:, None, None] < len(brain.data) / 2, brain.data, 0), brain.affine
+    )
+    torch_affine.register(brain, half, tmp_path / "half_", source)
+    with pytest.raises(RegistrationError, match="no affine map"):
+        torch_affine.register(brain, Volume(np.zeros_like(brain.data), brain.affine), tmp_path / "none_", source)
+
+
 @pytest.mark.ci
 def test_ants_reads_the_files_and_resamples_as_is_done_without_it(
     phantom: Any, template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scan = Volume(phantom.get_fdata(dtype=np.float32), phantom.affine)
     fixed = Volume(template.t1w, template.grid.affine)
-    files = torch_affine.register(fixed, scan, tmp_path / "of_")
-    again = torch_affine.register(fixed, scan, tmp_path / "again_")
+    files = torch_affine.register(fixed, scan, tmp_path / "of_", tmp_path)
+    again = torch_affine.register(fixed, scan, tmp_path / "again_", tmp_path)
     assert again.affine.read_bytes() == files.affine.read_bytes()  # nothing is drawn
     by_ants = resample(scan, files, fixed.data.shape, fixed.affine)
     monkeypatch.setattr(ants_transform, "has_ants", lambda: False)
@@ -126,3 +152,7 @@ def test_what_needs_ants_is_refused_where_it_is_absent(no_ants: None) -> None:
     ):
         with pytest.raises(MissingDataError, match=r"heatlas\[registration\]"):
             require_ants([scan], settings, kinds)
+    with pytest.raises(MissingDataError, match=r"objective\.region_labels.*heatlas\[registration\]"):
+        require_ants([scan], SETTINGS, [T1W], own_labels=True)
+    placed = type("Scan", (), {"entry": "template"})()
+    require_ants([placed], SETTINGS, [T1W], own_labels=True)

@@ -33,10 +33,10 @@ def test_every_measure_has_its_words() -> None:
     assert set(WORDS.all["may_be"]) == set(WORDS.all["short"]) == names
 
 
-def test_a_mirrored_scan_is_said_to_be_so_with_its_distance() -> None:
+def test_a_mirrored_scan_is_said_to_be_so_with_its_limit() -> None:
     assert why_unlike(MIRRORED) == (
         "This scan is unlike those that the networks learned from. Left and right: left and right may be exchanged "
-        "(7.9 robust SD from 12 controls). Do not rely on what the networks say of it."
+        "(1, limit 0.0500). Do not rely on what the networks say of it."
     )
     assert why_unlike(MIRRORED, ["another"]) == ""
     assert (unlike_scans(MIRRORED), unlike_scans(ALIKE)) == ({"I1"}, set())

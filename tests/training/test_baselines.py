@@ -213,7 +213,7 @@ def predictions_of_run(tmp_path, monkeypatch, several: bool, **facts: object) ->
     config = load_config(overrides={"cohort": {"classes": classes} if several else {}})
     files = [None] * len(scans)
     work = Work(layout, tmp_path, config, (), Split(folds), Here(), DigestCache(layout.digests))
-    return stage._predictions(work, scans, files, None, None)
+    return stage._predictions(work, scans, files, None, None, tmp_path)
 
 
 def test_baselines_of_several_classes_know_what_can_be_known(tmp_path, monkeypatch) -> None:
@@ -415,6 +415,18 @@ def test_settings_that_have_no_place_are_refused(section, values, said) -> None:
 def test_smoothing_without_a_width_skips_no_voxel() -> None:
     assert not all(passes for passes, _ in LinearConfig(step=2).checks())
     assert all(passes for passes, _ in LinearConfig(fwhm_voxels=4, step=2).checks())
+
+
+def test_a_worker_reads_the_rows_of_its_fold_alone(tmp_path: Path) -> None:
+    x = np.random.default_rng(4).normal(size=(34, 40)).astype(np.float32)
+    x[30:] = np.nan  # of other people; a gap would be filled with the mean
+    np.save(tmp_path / "x.npy", x)
+    target, train, test = (np.arange(26) % 2).astype(float), [*range(4, 30)], [0, 1, 2, 3]
+    found = stage._attempt(tmp_path / "x.npy", train, test, target, people(26), 2, 1)
+    scaler = StandardScaler().fit(x[train].astype(float))
+    once = [scaler.transform(x[rows].astype(float)) for rows in (train, test)]
+    np.testing.assert_allclose(found, predicted(once[0], target, people(26), once[1], 2, 1), atol=1e-6)
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), x)
 
 
 def test_a_baseline_is_not_said_to_see_what_is_predicted():

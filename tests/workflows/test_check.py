@@ -507,6 +507,15 @@ def test_seconds_of_registration_are_those_of_the_pages(transform: str, resoluti
     assert registration_seconds(configured(registration=own)) == pytest.approx(bare + N4_SECONDS)
 
 
+def test_scans_in_template_space_are_not_counted_as_registered() -> None:
+    config = configured(registration={"resolution_mm": 1.0})
+    mixed = made_of(config, 10, 10, [8], ["registration"], None, 2, placed=4)
+    assert mixed.seconds == {"registration": pytest.approx(3 * registration_seconds(config))}
+    placed = made_of(config, 10, 10, [8], ["registration"], None, 2, placed=10)
+    assert placed.seconds == {}
+    assert placed.memory < mixed.memory
+
+
 def test_training_is_steps_of_the_largest_fold_by_rounds_of_workers() -> None:
     config = configured(training={"max_epochs": 12, "min_epochs": 1, "ensemble": 3})
     made = made_of(config, 10, 10, [8, 9, 7, 8, 8], ALL, TrainingStep(2.0, 1e6), workers=4)

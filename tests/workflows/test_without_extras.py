@@ -61,6 +61,7 @@ def test_brains_are_registered_by_torch_where_ants_is_absent(
     assert main(["run", *map(str, words), *people, "--n-procs", "1"]) == 0
     sidecars = [json.loads(path.read_text()) for path in out.rglob("*desc-preproc_T1w.json")]
     assert [one["Registration"] for one in sidecars] == ["affine-torch"] * 2
+    assert {*sidecars[0]["PackageVersions"]} == {"torch", "deepbet", "nibabel"}
     quality = read_table(out / "group" / "registration.tsv")
     assert (quality["affine_residual_mm"] == 0).all()
     assert np.allclose(quality["scale"], 1, atol=0.02)  # they are brains of the template
@@ -146,6 +147,7 @@ for method in ("lrp", "deeplift", "expected-gradients"):
 found.save("explained")
 refused(found.plot)
 refused(lambda: heatlas.open("run"))
+assert not hasattr(heatlas, "run") and hasattr(heatlas, "explain")
 refused(lambda: heatlas.explain(files[0], network="oasis1-ad"))
 refused(lambda: heatlas.explain(network, files[0], "lime"))
 from heatlas.pipeline.run.tables import read_table
@@ -166,7 +168,7 @@ def test_a_network_of_ones_own_is_explained_with_what_the_plain_installation_bri
     every = "(dcm2niix, formulaic, jinja2, matplotlib, monai and 7 more)"
     assert done.stdout.splitlines() == [
         f"MissingDataError .plot() needs packages that are not installed (matplotlib, nilearn): {remedy}",
-        f"MissingDataError heatlas.open needs packages that are not installed {every}: {remedy}",
+        f"AttributeError heatlas.open needs packages that are not installed {every}: {remedy}",
         f"MissingDataError a network with a name needs packages that are not installed {every}: {remedy}",
         f"MissingDataError lime needs packages that are not installed (skimage): {remedy}",
     ]

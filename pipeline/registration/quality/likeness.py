@@ -10,8 +10,8 @@ images, `dark_ml`, `AS_FAR` (none before), the sizes of adults, and a larger sma
 ordinary images of 1 mm are sharper than those of 2 mm; docs/benchmarks/unlike_images.md says what was tried when.
 The place of a scan is p = (b + 1) / (m + 1), where b of m controls lie at least as far on the bad side.
 
-No measure knows anatomy: a lesion that is small or on both sides, a disease that the network has not seen, a mirrored
-head of another scanner, or a child's brain with the size and contrast of an adult's may well be alike.
+No measure knows anatomy: a lesion that is small or on both sides, a disease that the network has not seen, or a child's
+brain with the size and contrast of an adult's may well be alike.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ LIKENESS = (
     QualityMeasure("affine_residual_mm", "deformation onto the template, in mm", "high", 0.5),
     _OF_REGISTRATION["scale"],
     _OF_REGISTRATION["dark_ml"],
-    QualityMeasure("side", "asymmetry of left and right", "low", 0.1),
     QualityMeasure("template_correlation", "correlation with the template", "low", 0.025),
     QualityMeasure("white_minus_grey", "contrast of white and grey matter", "both", 0.02),
     QualityMeasure("grey_minus_fluid", "contrast of grey matter and fluid", "both", 0.05),
@@ -47,6 +46,7 @@ LIKENESS = (
     QualityMeasure("detail", "fine detail, of blur or noise", "both", 0.05),
     QualityMeasure("region_distance", "intensities of the regions", "high", 0.3),
     QualityMeasure("feature_distance", "features of the networks", "high", 0.1),
+    QualityMeasure("side", "asymmetry of left and right", "low", 0.0, low=0.05),
     QualityMeasure("one_sided_ml", "part in which left and right differ (ml)", "high", 0.0, high=9.0),
     QualityMeasure("missing_ml", "part of the brain that is 0 (ml)", "high", 0.0, high=40.0),
     QualityMeasure("bright_rim", "bright share of the outer 4 mm", "high", 0.0, high=0.25),
@@ -56,8 +56,8 @@ LIKENESS = (
 """What is compared. `dice`, `affine_residual_mm`, `scale` and `dark_ml` are numbers of the registration, and
 `feature_distance` is of `pipeline.explaining.features`. Its smallest spread is a third of that of `region_distance`,
 since two thirds of the features of networks of the demo are silent in everyone; nothing else of it was set after a look
-at data. The last five have limits of their own, and `median` and `beyond` are of no control (`.limits`, `.sides`)."""
-LIMITED = {measure.column: measure.high for measure in LIKENESS[-5:]}
+at data. The last six have limits of their own, and `median` and `beyond` are of no control (`.limits`, `.sides`)."""
+LIMITED = {measure.column: measure.low if measure.bad == "low" else measure.high for measure in LIKENESS[-6:]}
 _WORDS = {measure.column: measure.words for measure in LIKENESS}
 
 
@@ -215,9 +215,9 @@ def place_among(value: float, controls: Sequence[float], measure: QualityMeasure
     >>> place_among(3.0, [1.0, 2.0, 3.0, 4.0, 5.0], size).beyond
     5
     """
-    if measure.column in LIMITED and np.isfinite(value):  # on a scale on which the limit is where others have theirs
-        far = FARTHEST * value / measure.high
-        return Place(measure.column, float(value), float("nan"), far, 0, 0, value > measure.high)
+    if (limit := LIMITED.get(measure.column)) is not None and np.isfinite(value):
+        far = (1 - value) / (1 - limit) if measure.bad == "low" else value / limit  # of a correlation, or an amount
+        return Place(measure.column, float(value), float("nan"), FARTHEST * far, 0, 0, far > 1)
     known = np.asarray([one for one in controls if np.isfinite(one)], dtype=float)
     if not np.isfinite(value) or not len(known):
         return None

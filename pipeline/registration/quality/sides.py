@@ -42,6 +42,8 @@ SMALLEST_MEDIAN = 0.1
 """Median of the scores below which the scans have no asymmetry in common."""
 ONE_SIDED = 5.0
 """Standard deviations of controls beyond which the sides differ as of a lesion (`one_sided_ml`)."""
+SHADING_MM = 20.0
+"""Full width at half maximum of a Gaussian: shading of a scanner differs between the sides more widely than this."""
 ROUNDS = 2
 """How often mirrored scans are turned round."""
 DIVIDED_SHARE = 0.25
@@ -128,13 +130,27 @@ def one_sided_ml(distances: np.ndarray, template: str) -> float:
     halves = _halves(template)
     if distances.shape != (len(halves.points),):
         return float("nan")
-    voxels = np.rint((halves.points - halves.affine[:3, 3]) / np.diag(halves.affine)[:3]).astype(int)
-    sizes = []
-    for sign in (1, -1):
-        there = np.zeros(halves.mask.shape, bool)
-        there[tuple(voxels.T)] = sign * distances > ONE_SIDED
-        sizes.append(largest_part(there))
+    sizes = [largest_part(_right_half(sign * distances > ONE_SIDED, halves)) for sign in (1, -1)]
     return max(sizes) * VOXEL_MM**3 * 1e-3
+
+
+def _right_half(values: np.ndarray, halves: Halves) -> np.ndarray:
+    """Values at the points (P,) as a volume, 0 elsewhere."""
+    voxels = np.rint((halves.points - halves.affine[:3, 3]) / np.diag(halves.affine)[:3]).astype(int)
+    volume = np.zeros(halves.mask.shape, values.dtype)
+    volume[tuple(voxels.T)] = values
+    return volume
+
+
+def without_shading(values: np.ndarray, template: str) -> np.ndarray:
+    """An `asymmetry` (P,), or a mean of many, less itself smoothed; that of the mirrored image is its negative."""
+    halves = _halves(template)
+    if values.shape != (len(halves.points),):
+        return values
+    right, there = (_right_half(one, halves) for one in (values.astype(np.float64), np.ones(len(values))))
+    width = SHADING_MM / np.sqrt(8 * np.log(2)) / VOXEL_MM
+    wide, weight = (scipy.ndimage.gaussian_filter(one, width) for one in (right - right[::-1], there + there[::-1]))
+    return np.asarray((right - wide / np.maximum(weight, 1e-3))[there > 0])
 
 
 def side_scores(asymmetries: Sequence[np.ndarray], signs: np.ndarray | None = None) -> np.ndarray:

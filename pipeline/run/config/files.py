@@ -116,6 +116,8 @@ def _read_settings(path: Path) -> dict[str, Any]:
     for name in ("run", PUBLISHED):
         values.pop(name, None)
     attribution = values.get("attribution")
+    if isinstance(attribution, dict):
+        attribution.pop("networks", None)  # of runs and exports made when some networks could explain for all
     if isinstance(attribution, dict) and isinstance(attribution.get("guided_backpropagation"), bool):
         # A switch in runs made before there were `methods`.
         guided = attribution.pop("guided_backpropagation")

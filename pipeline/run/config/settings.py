@@ -223,6 +223,11 @@ class RegistrationConfig:
     seed: Annotated[int, at_least(-1)] = -1
     """For ANTs; -1: the seed of the run when its folder is created. Changing ``seed`` later redoes no registration."""
 
+    @property
+    def affine_only(self) -> bool:
+        """Whether 12 parameters bring a scan to the template."""
+        return self.transform in ("affine", "affine-torch")
+
     def checks(self) -> list[tuple[bool, str]]:
         return [
             (
@@ -397,9 +402,6 @@ class AttributionConfig:
     reference_match: Annotated[tuple[Literal["age", "sex", "site"], ...], naming(0, once=True)] = ()
     """Take the participants most like the scan that is explained in ``age``, ``sex`` or ``site``. By default all scans
     of a fold have the same reference."""
-    networks: Literal["some", "all"] = "some"
-    """Which networks of another run explain a scan that they are applied to: ``all``, or ``some``, which saves time:
-    methods that compare with no controls are asked of every so many, through all folds. All of them predict."""
     plant: Annotated[tuple[str, ...], naming(0, once=True)] = ()
     """Regions or bilateral groups of the atlas. A tenth of each is taken out of every scan, to see whether answer and
     leading map follow; of a single scan that networks of another run are applied to, also of one hippocampus."""

@@ -115,7 +115,10 @@ def power_of_ten(value: float) -> float:
     return float(10.0 ** round(math.log10(value)))
 
 
-def predicted(train: Floats, target: Floats, people: Sequence[str], test: Floats, classes: int, seed: int) -> Floats:
+def predicted(
+    train: NDArray[np.floating], target: Floats, people: Sequence[str], test: NDArray[np.floating], classes: int,
+    seed: int,
+) -> Floats:  # fmt: skip
     """Predictions for test scans: probabilities of classes (test scans, classes), or the number (test scans,).
 
     Columns are standardised, and gaps filled with the mean, by the training part.
@@ -123,9 +126,9 @@ def predicted(train: Floats, target: Floats, people: Sequence[str], test: Floats
     `train`: (scans, columns). `people`: of the training scans. `test`: (test scans, columns). `classes`: 0 for a
     number.
     """
-    filled = SimpleImputer(keep_empty_features=True).fit(train)
-    scaler = StandardScaler().fit(filled.transform(train))
-    x, z = (scaler.transform(filled.transform(one)) for one in (train, test))
+    x, z = (one.astype(np.float64) for one in (train, test))  # copies, changed in place
+    for step in (SimpleImputer(keep_empty_features=True, copy=False), StandardScaler(copy=False)):
+        x, z = step.fit_transform(x), step.transform(z)
     if x.shape[1] > x.shape[0]:
         inner, between = x @ x.T, z @ x.T
         turn = rotation(inner, x.shape[1])

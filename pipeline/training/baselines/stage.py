@@ -9,10 +9,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.splits import SPLITS_TABLE, Fold
@@ -66,7 +68,7 @@ class Baseline:
 
     name: str
     sees: str
-    columns: Callable[[Seen], Floats]
+    columns: Callable[[Seen], NDArray[np.floating]]
     person: tuple[str, ...] = ()
 
     def in_words(self, predicted: str = "") -> str:
@@ -90,10 +92,9 @@ def _volumes(seen: Seen) -> Floats:
     return np.column_stack([*volumes, _demographic(seen)]) if there else np.empty((len(head), 0))
 
 
-def _of_images(*names: str) -> Callable[[Seen], Floats]:
-    def columns(seen: Seen) -> Floats:
-        rows = [np.concatenate([getattr(image, name) for name in names]) for image in seen.images]
-        return np.stack(rows).astype(np.float64)
+def _of_images(*names: str) -> Callable[[Seen], NDArray[np.floating]]:
+    def columns(seen: Seen) -> NDArray[np.floating]:
+        return np.stack([np.concatenate([getattr(image, name) for name in names]) for image in seen.images])
 
     return columns
 
@@ -134,7 +135,9 @@ def compare_with_baselines(work: Work, scans: Sequence[Scan], atlas: PackedAtlas
     files = [work.files(scan) for scan in scans]
 
     def write() -> list[Path]:
-        predictions = _predictions(work, scans, files, atlas, spec)
+        layout.scratch.mkdir(exist_ok=True)
+        with TemporaryDirectory(dir=layout.scratch) as folder:
+            predictions = _predictions(work, scans, files, atlas, spec, Path(folder))
         return [baselines_table(task_of(config.cohort)).write(layout, predictions)]
 
     images = [path for scan in files for path in scan.seen]
@@ -145,8 +148,9 @@ def compare_with_baselines(work: Work, scans: Sequence[Scan], atlas: PackedAtlas
 
 
 def _predictions(
-    work: Work, scans: Sequence[Scan], files: Sequence[ScanFiles], atlas: PackedAtlas, spec: NetworkInput
+    work: Work, scans: Sequence[Scan], files: Sequence[ScanFiles], atlas: PackedAtlas, spec: NetworkInput, folder: Path
 ) -> pd.DataFrame:
+    """Predictions of all baselines; columns lie in a folder, of which a worker reads the rows of one fold."""
     layout, config, n = work.layout, work.config, len(scans)
     images: list[ImageFeatures] = list(work.executor.map(image_features, files, [spec] * n, [atlas] * n))
     there = CLINICAL_TABLE.path(layout).is_file()
@@ -160,7 +164,7 @@ def _predictions(
     predictions = PREDICTIONS_TABLE.read(layout, ["scan_id", "fold"])
     folds = dict(zip(predictions["scan_id"], predictions["fold"], strict=True))
     asked: list[tuple[Baseline, Fold, list[int]]] = []
-    fits: list[tuple[Any, ...]] = []  # the arguments of `predicted`
+    fits: list[tuple[Any, ...]] = []  # the arguments of `_attempt`
     for baseline in BASELINES:
         columns = baseline.columns(seen)
         columns = columns[:, np.isfinite(columns).any(axis=0)]
@@ -172,6 +176,7 @@ def _predictions(
                 baseline.in_words(seen.predicted),
             )
             continue
+        np.save(path := folder / f"{baseline.name}.npy", columns, allow_pickle=False)
         for fold in work.split.folds:
             members = {*fold.train, *fold.validation}
             train = [k for k, scan in enumerate(scans) if scan.participant_id in members]
@@ -180,7 +185,7 @@ def _predictions(
                 continue  # no network to compare with, or too few to learn from
             seed = derived_seed(config.seed, "baselines", fold.index)
             asked.append((baseline, fold, test))
-            fits.append((columns[train], target[train], people[train].tolist(), columns[test], classes, seed))
+            fits.append((path, train, test, target[train], people[train].tolist(), classes, seed))
     rows = []
     answered = work.executor.map(_attempt, *zip(*fits, strict=True)) if fits else ()
     for (baseline, fold, test), answers in zip(asked, answered, strict=True):
@@ -200,10 +205,13 @@ def _predictions(
     return pd.DataFrame(rows, columns=list(baselines_table(task).meanings))
 
 
-def _attempt(*arguments: Any) -> Floats | str:
-    """`predicted`, or why scikit-learn can fit no model to these data."""
+def _attempt(
+    path: Path, train: list[int], test: list[int], target: Floats, people: list[str], classes: int, seed: int
+) -> Floats | str:
+    """`predicted` of rows of a file, or why scikit-learn can fit no model to these data."""
+    columns = np.load(path, mmap_mode="r")
     try:
-        return predicted(*arguments)
+        return predicted(columns[train], target, people, columns[test], classes, seed)
     except ValueError as error:
         return str(error)
 

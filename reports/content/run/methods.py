@@ -17,6 +17,7 @@ from heatlas.pipeline.models.families.registry import family_of, is_foreign, is_
 from heatlas.pipeline.models.foreign.feeding import SCALED
 from heatlas.pipeline.models.inputs import PERCENTILES, configured_input
 from heatlas.pipeline.regions.packed_atlas import RELEVANCE_CHANNELS_TABLE
+from heatlas.pipeline.registration.ants_transform import AFFINE_TORCH
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, all_images
 from heatlas.pipeline.run.layout.scan_files import GUIDED_MAP
 from heatlas.pipeline.statistics.associations.volume_association import WITHIN
@@ -150,8 +151,8 @@ def _registration(run: RunRecord) -> str:
     if through:
         carried = listing([one.scan for one in (kind, *further) if one.through_t1w])
         parts.append(WORDS.say("through_t1w", carried=carried))
-    without_ants = settings.transform == "affine" and run.provenance.get("packages", {}).get("antspyx") == "absent"
-    by_torch = settings.transform == "affine-torch" or without_ants
+    without_ants = run.provenance.get("packages", {}).get("antspyx") == "absent"
+    by_torch = settings.affine_only and (without_ants or settings.transform == AFFINE_TORCH)
     parts.append(
         WORDS.say(
             "registered_by_torch" if by_torch else "registered",
@@ -283,8 +284,6 @@ def _attribution(run: RunRecord) -> str:
         betas = listing([f"{beta:g}" for beta in settings.betas])
         text += WORDS.say("lrp", betas=betas, start=start, run=run, of_whom=of_whom, norm=norm)
     text += "."
-    if run.config.training.networks_of and settings.networks == "some":
-        text += WORDS.say("some_networks")
     if GUIDED_MAP in run.map_names:
         text += f" Guided backpropagation [@guided], in absolute value, explains the {start} of {run.task.explained}."
     if run.evidence_maps:
