@@ -208,3 +208,26 @@ def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
 
 def _wrapped(text: str, before: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=before, subsequent_indent=" " * 9)
+
+
+def claims_command(options: Claims) -> int:
+    """Ask a finished run the claims of the literature, or those of a file; say first which can be asked, and the cost.
+
+    The run is only read; the answers are a table in OUT/evaluation.
+    """
+    layout = EvaluationLayout(options.out.resolve())
+    read_run_input(layout)
+    config = read_run_config(layout)
+    answers = answers_of(layout, config)
+    plan = list(planned(read_claims(options.claims or OF_THE_LITERATURE, STATISTICS), answers))
+    for claim, why, seconds in plan:
+        print(f"{claim.id}: {claim.says}\n    {why or f'asked, about {duration(seconds)}'}", flush=True)
+    layout.evaluation.mkdir(exist_ok=True)
+    with run_lock(layout.lock):
+        table = claims_table(plan, answers)
+        CLAIMS_TABLE.write(layout, table)
+    for row in table[table["verdict"] != NOT_ASKED].to_dict("records"):
+        numbers = f"{row['estimate']:.3g} ({row['ci_low']:.3g} to {row['ci_high']:.3g})"
+        print(f"{row['claim']} {row['verdict']}: {row['measure']} {numbers}, as said if {row['rule']}")
+    print(f"{CLAIMS_TABLE.path(layout)} (heatlas report {options.out} puts it into the report)")
+    return EXIT_OK
