@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
 from time import perf_counter
-from typing import Any
 
-import nibabel as nib
 import numpy as np
 import pandas as pd
 
+from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import ScanTable
@@ -25,6 +24,7 @@ from heatlas.pipeline.evaluation.claims.relevance import (
     VOLUME,
     NotAskedError,
     Relevance,
+    statistics,
 )
 from heatlas.pipeline.evaluation.claims.rule import (
     DRAWS,
@@ -40,10 +40,10 @@ from heatlas.pipeline.evaluation.claims.rule import (
 from heatlas.pipeline.evaluation.scores.localisation import entropy, gini
 from heatlas.pipeline.evaluation.tables import declared
 from heatlas.pipeline.explaining.on_demand import EXPLAINED_BILATERAL_TABLE
+from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.registration.volumes import VOLUMES_TABLE
 from heatlas.pipeline.run.config.settings import Config
-from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
@@ -59,17 +59,11 @@ HIPPOCAMPUS = "Hippocampus"
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """One scan each, the first one of those with a prediction by a network that has not seen them, and all maps."""
+    """People of a run that have a prediction by a network that has not seen them, and all maps: the first such scan."""
 
     layout: RunLayout
     config: Config
     rows: pd.DataFrame  # of predictions.tsv
-
-    @property
-    def files(self) -> list[ScanFiles]:
-        named = self.rows[["participant_id", "session_id"]].itertuples(index=False)
-        resolution = self.config.registration.resolution_mm
-        return [self.layout.scan(person, None if pd.isna(of) else str(of), resolution) for person, of in named]
 
     def measure(self, name: str) -> Floats:
         """Of each, (people, 1)."""
@@ -93,38 +87,82 @@ class People:
             found = self.rows["scan_id"].map(each).astype(float)
         if found.isna().all():
             raise NotAskedError("nobody's hippocampal volume is known (an affine registration measures none)")
-        return found.to_numpy()[:, None]
+        return np.array(found, dtype=np.float64)[:, None]
+
+    @cached_property
+    def files(self) -> list[ScanFiles]:
+        named = self.rows[["participant_id", "session_id"]].itertuples(index=False)
+        resolution = self.config.registration.resolution_mm
+        return [self.layout.scan(person, None if pd.isna(of) else str(of), resolution) for person, of in named]
 
     @cached_property
     def sparsity(self) -> pd.DataFrame:
-        return pd.DataFrame([sparsity_of(files) for files in self.files])
+        return pd.DataFrame([self.sparsity_of(files) for files in self.files])
+
+    def sparsity_of(self, files: ScanFiles) -> dict[str, float]:
+        """Gini index and entropy of the positive values of each map of LRP in the brain."""
+        grid = configured_grid(self.config.registration)
+        found: dict[str, float] = {}
+        brain = read_map(files.brain_mask, grid) > 0
+        for beta, name in BETAS.items():
+            own = read_map(files.relevance_map(name), grid)[brain].astype(float)
+            found |= {f"{SPARSITY[0]} at {beta:g}": gini(own), f"{SPARSITY[1]} at {beta:g}": entropy(own)}
+        return found
 
     def seconds_of_maps(self) -> float:
         """How long reading all maps takes, from one scan."""
         if not all(files.relevance_map(name).is_file() for files in self.files for name in BETAS.values()):
             raise NotAskedError('maps of LRP are not there for all people and β ([attribution] keep_maps = "all")')
         start = perf_counter()
-        sparsity_of(self.files[0])
-        return (perf_counter() - start) * len(self.rows)
+        self.sparsity_of(self.files[0])
+        return (perf_counter() - start) * len(self.files)
 
 
-def sparsity_of(files: ScanFiles) -> dict[str, float]:
-    """Gini index and entropy of the positive values of each map of LRP in the brain."""
-    found, brain = {}, _voxels(files.brain_mask) > 0
-    for beta, name in BETAS.items():
-        own = _voxels(files.relevance_map(name))[brain]
-        found |= {f"{SPARSITY[0]} at {beta:g}": gini(own), f"{SPARSITY[1]} at {beta:g}": entropy(own)}
-    return found
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a run says to claims."""
+
+    people: People
+    relevance: Relevance
+
+    @cached_property
+    def statistics(self) -> dict[str, Statistic]:
+        return statistics(self.relevance)
+
+    @cached_property
+    def design(self) -> Design:
+        return Design(self.relevance.classes, self.relevance.fold_of)
+
+    def cost(self, claim: Claim) -> float:
+        """Seconds that it takes; NotAskedError if it cannot be asked."""
+        explained = task_of(self.people.config.cohort).explained
+        if claim.about and claim.about != explained:
+            raise NotAskedError(f"it is about {claim.about}, and the maps of this run explain {explained}")
+        sides = [side for ask in claim.asks for side in ask.sides]
+        if any(side.startswith(SPARSITY) for side in sides):
+            return self.people.seconds_of_maps()
+        start, weights = perf_counter(), np.ones((TRIED, len(self.relevance.classes)))
+        for side in sides:
+            if not np.isfinite(self.statistics[side](0, weights)).all():
+                raise NotAskedError(f"{side} is not defined for these people")
+        return (perf_counter() - start) * DRAWS / TRIED
+
+    def estimate(self, of: Ask) -> Estimate:
+        first, *second = [self.statistics[side] for side in of.sides]
+        return estimate(less(first, *second) if second else first, self.design)
+
+    def mean(self, of: str) -> float:
+        return float(self.statistics[of](0, np.ones((1, len(self.relevance.classes))))[0])
+
+    @cached_property
+    def know(self) -> bool:
+        """Whether the networks are better than a coin."""
+        own = self.relevance
+        area = area_of(own.measure("probability"), own.positive, own.fold_of)
+        return estimate(area, self.design).interval[0] > COIN
 
 
-def _voxels(path: Any) -> Floats:
-    try:
-        return np.asarray(nib.nifti1.Nifti1Image.from_filename(path).dataobj, dtype=float)
-    except (OSError, EOFError, ValueError, nib.filebasedimages.ImageFileError) as error:
-        raise BadInputError(f"{path}: cannot be read ({error}). Make it again with heatlas run.") from error
-
-
-def relevance_of(layout: RunLayout, config: Config) -> Relevance:
+def answers_of(layout: RunLayout, config: Config) -> Answers:
     """What the run says of its people; NotAskedError for one of which nothing can be asked."""
     task = task_of(config.cohort)
     if task.kind.undefined:
@@ -132,8 +170,7 @@ def relevance_of(layout: RunLayout, config: Config) -> Relevance:
     for table in (PREDICTIONS_TABLE, RELEVANCE_BILATERAL_TABLE):
         if not table.path(layout).is_file():
             raise NotAskedError(f"no {table.file}: the run is not finished, or nobody's class is known")
-    columns = ["participant_id", "session_id", "scan_id", "fold", "target", "probability"]
-    rows = PREDICTIONS_TABLE.read(layout, columns)
+    rows = PREDICTIONS_TABLE.read(layout, ["participant_id", "session_id", "scan_id", "fold", "target", "probability"])
     sums = RELEVANCE_BILATERAL_TABLE.read(layout, ["scan_id", "map", "group", "n_voxels", "sum"])
     sums = sums[(sums["n_voxels"] > 0) & sums["map"].isin([*BETAS.values(), GUIDED])]
     voxels = {str(group): int(n) for group, n in sums.groupby("group", sort=False)["n_voxels"].first().items()}
@@ -148,53 +185,12 @@ def relevance_of(layout: RunLayout, config: Config) -> Relevance:
     path = ExplanationLayout(layout.root).bilateral(OF_PREDICTED)
     if path.is_file():
         own = EXPLAINED_BILATERAL_TABLE.read(path, ["scan_id", "group", "sum"])
-        of_predicted = own.pivot_table(index="scan_id", columns="group", values="sum").reindex(rows["scan_id"])
-        if set(voxels) <= set(of_predicted) and of_predicted[list(voxels)].notna().all(axis=None):
-            maps[PREDICTED] = of_predicted[list(voxels)].to_numpy()[None]
-    people = People(layout, config, rows.reset_index(drop=True))
-    folds = pd.factorize(rows["fold"])[0][:, None]
-    return Relevance(maps, voxels, rows["target"].to_numpy(int), folds, people.measure)
-
-
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """Estimates of one run."""
-
-    relevance: Relevance
-    statistics: Mapping[str, Statistic]
-    positive: str  # the class that maps explain
-    seconds_of_maps: Callable[[], float]
-
-    @cached_property
-    def design(self) -> Design:
-        return Design(self.relevance.classes, self.relevance.fold_of)
-
-    def cost(self, claim: Claim) -> float:
-        """Seconds that it takes; NotAskedError if it cannot be asked."""
-        if claim.about and claim.about != self.positive:
-            raise NotAskedError(f"it is about {claim.about}, and the maps of this run explain {self.positive}")
-        sides = [side for ask in claim.asks for side in ask.sides]
-        if any(side.startswith(SPARSITY) for side in sides):
-            return self.seconds_of_maps()
-        start, weights = perf_counter(), np.ones((TRIED, len(self.relevance.classes)))
-        for side in sides:
-            if not np.isfinite(self.statistics[side](0, weights)).all():
-                raise NotAskedError(f"{side} is not defined for these people")
-        return (perf_counter() - start) * DRAWS / TRIED
-
-    def estimate(self, of: str) -> Estimate:
-        first, *second = [self.statistics[side] for side in of.split(" less ")]
-        return estimate(less(first, *second) if second else first, self.design)
-
-    def mean(self, of: str) -> float:
-        return float(self.statistics[of](0, np.ones((1, len(self.relevance.classes))))[0])
-
-    @cached_property
-    def know(self) -> bool:
-        """Whether the networks are better than a coin."""
-        own = self.relevance
-        area = area_of(own.measure("probability"), own.positive, own.fold_of)
-        return estimate(area, self.design).interval[0] > COIN
+        of_predicted = own.pivot_table(index="scan_id", columns="group", values="sum")
+        of_predicted = of_predicted.reindex(index=rows["scan_id"], columns=list(voxels))
+        if of_predicted.notna().all(axis=None):
+            maps[PREDICTED] = of_predicted.to_numpy()[None]
+    people, folds = People(layout, config, rows), pd.factorize(rows["fold"])[0][:, None]
+    return Answers(people, Relevance(maps, voxels, rows["target"].to_numpy(int), folds, people.measure))
 
 
 def planned(claims: Sequence[Claim], answers: Answers | str) -> Iterator[tuple[Claim, str, float]]:
@@ -219,12 +215,17 @@ def claims_table(plan: Sequence[tuple[Claim, str, float]], answers: Answers | st
     """A row for each number that decides a claim."""
     rows: list[dict[str, object]] = []
     for claim, why, _ in plan:
-        told = {"claim": claim.id, "said": claim.says, "said_in": claim.where, "found_there": claim.there}
+        told: dict[str, object] = {
+            "claim": claim.id,
+            "said": claim.says,
+            "said_in": claim.where,
+            "found_there": claim.there,
+        }
         if why or isinstance(answers, str):
             rows.append(told | {"verdict": NOT_ASKED, "note": why})
             continue
         start = perf_counter()
-        found = {ask.of: answers.estimate(ask.of) for ask in claim.asks}
+        found = {ask.of: answers.estimate(ask) for ask in claim.asks}
         verdict, note, p = judged(claim.asks, found.__getitem__, answers.mean, lambda _: answers.know)
         folds = len(np.unique(answers.relevance.fold_of))
         told |= {"verdict": verdict, "note": note, "p": p, "n_participants": len(answers.relevance.classes)}
@@ -237,6 +238,8 @@ def claims_table(plan: Sequence[tuple[Claim, str, float]], answers: Answers | st
 
 def _numbers(ask: Ask, found: Estimate) -> dict[str, object]:
     low, high = found.interval
+    if ask.ends and len(ask.sides) == 1:
+        low, high = np.clip((low, high), *ask.ends)
     numbers = {"measure": ask.words, "rule": ask.rule, "estimate": found.mean, "ci_low": low, "ci_high": high}
     if not ask.points:
         return numbers

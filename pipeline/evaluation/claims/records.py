@@ -55,6 +55,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Claim:
+    """What a source says, and what decides it."""
+
     id: str
     says: str
     where: str = ""  # in its source

@@ -83,7 +83,7 @@ class Relevance:
         """Of a map, (people, regions)."""
         if name not in self.maps:
             raise NotAskedError(REMEDIES.get(name, f"no map {name}: see methods and betas of [attribution]"))
-        return self.maps[name][seed]
+        return np.asarray(self.maps[name][seed])
 
     def who(self, seed: int, *outcomes: str) -> Flags:
         found = np.any([self.outcomes[one][:, seed] for one in outcomes], axis=0)
@@ -130,7 +130,7 @@ class Relevance:
     def first(self, name: str, metric: str, seed: int, weights: Floats) -> Flags:
         """The ten regions that are largest, (rows, regions)."""
         score = self.score(name, metric, seed, weights)
-        return rankdata(-score, axis=1, method="ordinal") <= TOP
+        return np.asarray(rankdata(-score, axis=1, method="ordinal") <= TOP)
 
     def shared(self, metric: str, wanted: Callable[[float], bool]) -> Statistic:
         """Mean share of the first ten regions that two values of β have in common, of pairs that are wanted."""
@@ -138,7 +138,7 @@ class Relevance:
         def statistic(seed: int, weights: Floats) -> Floats:
             first = {beta: self.first(name, metric, seed, weights) for beta, name in BETAS.items()}
             pairs = [(a, b) for a, b in combinations(first, 2) if wanted(round(b - a, 2))]
-            return np.mean([(first[a] & first[b]).sum(axis=1) / TOP for a, b in pairs], axis=0)
+            return np.asarray(np.mean([(first[a] & first[b]).sum(axis=1) / TOP for a, b in pairs], axis=0))
 
         return statistic
 
@@ -147,7 +147,7 @@ class Relevance:
 
         def statistic(seed: int, weights: Floats) -> Floats:
             score = self.score(LRP, "gain", seed, weights)
-            return 1.0 + (score > score[:, [self.place_of(region)]]).sum(axis=1)
+            return np.asarray(1.0 + (score > score[:, [self.place_of(region)]]).sum(axis=1))
 
         return statistic
 
@@ -156,7 +156,7 @@ class Relevance:
 
         def statistic(seed: int, weights: Floats) -> Floats:
             there = [self.place_of(name) for name in names]
-            return self.first(LRP, metric, seed, weights)[:, there].sum(axis=1).astype(float)
+            return np.asarray(self.first(LRP, metric, seed, weights)[:, there].sum(axis=1).astype(float))
 
         return statistic
 
@@ -175,7 +175,9 @@ class Relevance:
     def right(self, seed: int, weights: Floats) -> Floats:
         """Balanced accuracy."""
         right = np.any([self.outcomes[kind][:, seed] for kind in ("TP", "TN")], axis=0).astype(float)[:, None]
-        return np.mean([self.mean(right, who, weights)[:, 0] for who in (self.positive, ~self.positive)], axis=0)
+        return np.asarray(
+            np.mean([self.mean(right, who, weights)[:, 0] for who in (self.positive, ~self.positive)], axis=0)
+        )
 
     def higher(self, name: str, share: bool = False) -> Statistic:
         """Share of the regions that have more in patients; `share`: more of the person's total."""
@@ -183,7 +185,9 @@ class Relevance:
         def statistic(seed: int, weights: Floats) -> Floats:
             own = self.sums(name, seed)
             own = own / own.sum(axis=1, keepdims=True) if share else own
-            return (self.mean(own, self.positive, weights) > self.mean(own, ~self.positive, weights)).mean(axis=1)
+            return np.asarray(
+                (self.mean(own, self.positive, weights) > self.mean(own, ~self.positive, weights)).mean(axis=1)
+            )
 
         return statistic
 
@@ -218,7 +222,7 @@ class Relevance:
 
         def statistic(seed: int, weights: Floats) -> Floats:
             of = {kind: self.total(name, kind)(seed, weights) for kind in self.outcomes}
-            return np.minimum(of["FP"], of["FN"]) - np.maximum(of["TP"], of["TN"])
+            return np.asarray(np.minimum(of["FP"], of["FN"]) - np.maximum(of["TP"], of["TN"]))
 
         return statistic
 
@@ -235,7 +239,8 @@ class Relevance:
             total = weights.sum(axis=1)[:, None]
             first, second = (one - (weights * one).sum(axis=1)[:, None] / total for one in (shares, known[None]))
             sums = [(weights * one).sum(axis=1) for one in (first * second, first**2, second**2)]
-            return sums[0] / np.sqrt(sums[1] * sums[2])
+            with np.errstate(invalid="ignore"):
+                return np.asarray(sums[0] / np.sqrt(sums[1] * sums[2]))
 
         return statistic
 
@@ -248,7 +253,7 @@ class Relevance:
                 n = inside.sum(axis=1)[:, None]
                 squares, people = squares + inside @ own**2 - ratio((inside @ own) ** 2, n), people + n - (n > 0)
             each.append(np.sqrt(np.maximum(squares, 0) / people))
-        return np.median(each[0] / each[1], axis=1)
+        return np.asarray(np.median(each[0] / each[1], axis=1))
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
@@ -260,7 +265,7 @@ def correlations(first: Floats, second: Floats) -> Floats:
     """Rank correlation of each row."""
     ranks = [rankdata(one, axis=1) for one in (first, second)]
     a, b = (one - one.mean(axis=1, keepdims=True) for one in ranks)
-    return (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+    return np.asarray((a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))
 
 
 def statistics(own: Relevance) -> dict[str, Statistic]:
@@ -286,3 +291,8 @@ def statistics(own: Relevance) -> dict[str, Statistic]:
     found |= {f"place of {region.lower()}": own.place(region) for region in FIRST}
     found |= {f"{name} at {beta:g}": own.mean_of(f"{name} at {beta:g}") for name in SPARSITY for beta in BETAS}
     return found
+
+
+KNOWN_STATISTICS = frozenset(
+    statistics(Relevance({}, {}, np.zeros(0, int), np.zeros((0, 1), int), lambda name: np.zeros((0, 1))))
+)

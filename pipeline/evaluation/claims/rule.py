@@ -112,7 +112,7 @@ def mean_of(values: Floats) -> Statistic:
     def statistic(seed: int, weights: Floats) -> Floats:
         there = np.isfinite(values[:, seed])
         own = weights[:, there]
-        return (own @ values[there, seed]) / own.sum(axis=1)
+        return np.asarray((own @ values[there, seed]) / own.sum(axis=1))
 
     return statistic
 
