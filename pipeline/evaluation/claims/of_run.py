@@ -50,7 +50,7 @@ from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 
 CLAIMS_TABLE = declared("claims")
 NOT_ASKED = "not asked"
-COIN = 0.5
+COIN, SOURCE = 0.5, "probability"
 TRIED = 20
 """Draws that the cost is measured on."""
 OF_PREDICTED = "guidedBackpropagationTargetPredicted"
@@ -83,7 +83,8 @@ class People:
         if found.isna().all() and VOLUMES_TABLE.path(self.layout).is_file():
             rows = VOLUMES_TABLE.read(self.layout, ["scan_id", "group", "volume_mm3", "tissue_mm3"])
             rows = rows[rows["group"] == HIPPOCAMPUS]
-            each = rows["tissue_mm3"].fillna(rows["volume_mm3"]).groupby(rows["scan_id"]).sum(min_count=1)
+            own_size = rows["tissue_mm3"].fillna(rows["volume_mm3"]).where(rows["volume_mm3"].notna())
+            each = own_size.groupby(rows["scan_id"]).sum(min_count=1)
             found = self.rows["scan_id"].map(each).astype(float)
         if found.isna().all():
             raise NotAskedError("nobody's hippocampal volume is known (an affine registration measures none)")
@@ -111,7 +112,10 @@ class People:
 
     def seconds_of_maps(self) -> float:
         """How long reading all maps takes, from one scan."""
-        if not all(files.relevance_map(name).is_file() for files in self.files for name in BETAS.values()):
+        needed = [
+            path for files in self.files for path in (files.brain_mask, *map(files.relevance_map, BETAS.values()))
+        ]
+        if not all(path.is_file() for path in needed):
             raise NotAskedError('maps of LRP are not there for all people and β ([attribution] keep_maps = "all")')
         start = perf_counter()
         self.sparsity_of(self.files[0])
@@ -141,10 +145,12 @@ class Answers:
         sides = [side for ask in claim.asks for side in ask.sides]
         if any(side.startswith(SPARSITY) for side in sides):
             return self.people.seconds_of_maps()
+        for side in sides:
+            if not np.isfinite(self.mean(side)):
+                raise NotAskedError(f"{side} is not defined for these people")
         start, weights = perf_counter(), np.ones((TRIED, len(self.relevance.classes)))
         for side in sides:
-            if not np.isfinite(self.statistics[side](0, weights)).all():
-                raise NotAskedError(f"{side} is not defined for these people")
+            self.statistics[side](0, weights)
         return (perf_counter() - start) * DRAWS / TRIED
 
     def estimate(self, of: Ask) -> Estimate:
@@ -153,6 +159,12 @@ class Answers:
 
     def mean(self, of: str) -> float:
         return float(self.statistics[of](0, np.ones((1, len(self.relevance.classes))))[0])
+
+    @property
+    def start(self) -> str:
+        """That maps start from another value than those of the source; empty where they do not."""
+        start = self.people.config.attribution.start_value
+        return "" if start == SOURCE else f"maps start from the {start}, those of the source from the {SOURCE}"
 
     @cached_property
     def know(self) -> bool:
@@ -228,6 +240,7 @@ def claims_table(plan: Sequence[tuple[Claim, str, float]], answers: Answers | st
         found = {ask.of: answers.estimate(ask) for ask in claim.asks}
         verdict, note, p = judged(claim.asks, found.__getitem__, answers.mean, lambda _: answers.know)
         folds = len(np.unique(answers.relevance.fold_of))
+        note = "; ".join(filter(None, (note, answers.start)))
         told |= {"verdict": verdict, "note": note, "p": p, "n_participants": len(answers.relevance.classes)}
         told |= {"n_networks": folds, "seconds": perf_counter() - start}
         rows += [told | _numbers(ask, found[ask.of]) for ask in claim.asks]
@@ -239,7 +252,7 @@ def claims_table(plan: Sequence[tuple[Claim, str, float]], answers: Answers | st
 def _numbers(ask: Ask, found: Estimate) -> dict[str, object]:
     low, high = found.interval
     if ask.ends and len(ask.sides) == 1:
-        low, high = np.clip((low, high), *ask.ends)
+        low, high = (min(max(one, ask.ends[0]), ask.ends[1]) for one in (low, high))
     numbers = {"measure": ask.words, "rule": ask.rule, "estimate": found.mean, "ci_low": low, "ci_high": high}
     if not ask.points:
         return numbers

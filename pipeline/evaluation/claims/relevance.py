@@ -265,7 +265,8 @@ def correlations(first: Floats, second: Floats) -> Floats:
     """Rank correlation of each row."""
     ranks = [rankdata(one, axis=1) for one in (first, second)]
     a, b = (one - one.mean(axis=1, keepdims=True) for one in ranks)
-    return np.asarray((a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))
+    with np.errstate(invalid="ignore"):  # all alike
+        return np.asarray((a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))
 
 
 def statistics(own: Relevance) -> dict[str, Statistic]:
