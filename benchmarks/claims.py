@@ -48,8 +48,8 @@ from claim_records import (
 from harness import line
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from timed import timed
-from verdicts import holm
 
+from heatlas.pipeline.evaluation.claims.rule import holm
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 
 PROGRAMS = {

@@ -5,9 +5,9 @@
 
 Runs are those of `benchmarks/patients.py` with the start value, batch norms and values of β of the source, and with one
 scan a person; they are only read, but for guided backpropagation of the predicted class, which `heatlas explain` adds
-where it is missing. The first line stores what networks said of each person, of which docs/claims is made
-(`relevance_statistics.py`). With VOLUMES, a deformable registration of the patients of INPUT (made if it is not there),
-they have the volume of the hippocampus as well.
+where it is missing. The first line stores what networks said of each person, of which docs/claims is made. With VOLUMES,
+a deformable registration of the patients of INPUT (made if it is not there), they have the volume of the hippocampus as
+well.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from claim_numbers import NUMBERS, write_of_runs
 from harness import arguments_of
 from numpy.typing import NDArray
 from patients import call
-from relevance_statistics import BETAS, GUIDED, INTENSITY, LRP, PREDICTED, VOLUME
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
+from heatlas.pipeline.evaluation.claims.relevance import BETAS, GUIDED, INTENSITY, LRP, PREDICTED, VOLUME
 from heatlas.pipeline.evaluation.scores.localisation import entropy, gini
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas

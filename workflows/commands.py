@@ -398,6 +398,21 @@ class Evaluate(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Claims(Command):
+    """Ask a finished run what the literature claims: what holds in its people, as said by rule.
+
+    Say which claims can be asked, which cannot and why, and how long each takes; then answer from the tables and maps
+    of the run. Nothing is trained: of a claim that needs other networks, the command that asks it is named.
+    """
+
+    name = "claims"
+    does = "evaluate.claims_command"
+    epilog = "What the answers say: docs/howto/ask_claims.md."
+    out: Path = place("OUT", "run folder")
+    claims: Path | None = path_option("FILE", "TOML with claims of your own instead")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Compare(Command):
     """Compare runs of one cohort: accuracy, what maps find, rankings of regions, cost.
 
@@ -462,8 +477,8 @@ def run_of(command: Command, **changes: Any) -> Run:
 
 
 COMMANDS: tuple[type[Command], ...] = (
-    Demo, Check, ManifestExport, ManifestImport, Run, Apply, Networks, Export, Explain, Evaluate, Compare, Models,
-    Report, Figures,
+    Demo, Check, ManifestExport, ManifestImport, Run, Apply, Networks, Export, Explain, Evaluate, Claims, Compare,
+    Models, Report, Figures,
 )  # fmt: skip
 """Those of the core; a name of two words is an action of a command of several."""
 SEVERAL = {"manifest": "share which images a cohort holds, or rebuild one from such a list"}

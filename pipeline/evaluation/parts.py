@@ -11,6 +11,7 @@ from heatlas.pipeline.cohort.people.splits import Split
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.evaluation.bench.part import VERDICT_TABLES, Part, Shown
 from heatlas.pipeline.evaluation.bench.table import SHIFT_CURVE_TABLE, write_shift_curve
+from heatlas.pipeline.evaluation.claims.of_run import CLAIMS_TABLE
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.models.families.registry import is_given
 from heatlas.pipeline.run.config.settings import Config
@@ -35,8 +36,8 @@ OWN: Sequence[Part] = (
 )  # fmt: skip
 
 PARTS: Sequence[Part] = (*OWN, *plugged_in("parts", Part, [part.name for part in OWN]))
-BENCH_TABLES = (*VERDICT_TABLES, *(table for part in PARTS for table in part.tables))
-"""Tables of ``heatlas evaluate``; a run has none of them."""
+BENCH_TABLES = (*VERDICT_TABLES, *(table for part in PARTS for table in part.tables), CLAIMS_TABLE)
+"""Tables of ``heatlas evaluate`` and ``heatlas claims``; a run has none of them."""
 
 
 def chosen_parts(names: Sequence[str]) -> tuple[Part, ...]:

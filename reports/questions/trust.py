@@ -362,3 +362,19 @@ PLANTED = Question.read(
 )
 
 PLANTED_EFFECTS = Question.read(WORDS, "planted-effects", facts=_facts_of_effects, answer=_effects)
+
+
+def _claims(run: RunRecord) -> Verdict | None:
+    """How many claims hold; None where none could be asked."""
+    each = run.tables["claims"].drop_duplicates("claim")
+    asked = each[each["verdict"] != "not asked"]
+    if asked.empty:
+        return None
+    found = asked["verdict"].value_counts()
+    hold, differ, still = (int(found.get(one, 0)) for one in ("holds", "does not", "open"))
+    people, networks = int(asked["n_participants"].iloc[0]), int(asked["n_networks"].iloc[0])
+    grounds = WORDS.say("claims_grounds", people=people, networks=networks, others=len(each) - len(asked))
+    return Verdict(WORDS.say("claims_hold", asked=len(asked), hold=hold, differ=differ, open=still), grounds)
+
+
+CLAIMS = Question.read(WORDS, "claims", facts=lambda run: run if run.has("claims") else None, answer=_claims)

@@ -62,6 +62,7 @@ class IntervalChart:
     axis: str  # with its unit
     at: float | None = 0.0  # where there is no effect
     n: Sequence[str] = ("n_participants",)  # columns with the participants behind a row, group by group
+    confidence: float = 0.0  # of its intervals, where the settings do not say it
 
 
 def chart_of(
@@ -87,7 +88,7 @@ def chart_of(
     alt = listing([f"{row.name} {fixed(row.estimate)}" for row in drawn[:6]])
     there = int(rows[spec.estimate].notna().sum())
     left = f" The first {number(DRAWN)} of {number(there)}." if there > DRAWN else ""
-    lines = f" Lines are {100 * confidence:g} % intervals"
+    lines = f" Lines are {100 * (spec.confidence or confidence):g} % intervals"
     upright = "." if spec.at is None else f"; the upright one marks {number(spec.at)}."
     return draw_intervals(drawn, spec.axis, f"{spec.axis}: {alt}.", spec.at), f"{caption}{same}{lines}{upright}{left}"
 
@@ -135,7 +136,8 @@ class View:
         facts["where"] = {name: [None if one == MISSING else one for one in where[name]] for name in where}
         if chart := facts.get("intervals"):
             at = chart.get("at", 0.0)
-            facts["intervals"] = IntervalChart(low=CI[0], high=CI[1], **chart | {"at": None if at != at else at})
+            ends = dict(zip(("low", "high"), CI, strict=True))
+            facts["intervals"] = IntervalChart(**ends | chart | {"at": None if at != at else at})
         return cls(**facts)
 
 

@@ -1,4 +1,4 @@
-"""How often the interval of `verdicts.py` holds the truth, by simulation.
+"""How often the interval of `pipeline/evaluation/claims/rule.py` holds the truth, by simulation.
 
 PYTHONPATH=.:benchmarks python tests/evaluation/interval_coverage.py   # to benchmarks/claims/coverage.tsv
 """
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from claim_records import COVERAGE
-from verdicts import Design, Floats, estimate, mean_of
+
+from heatlas.pipeline.evaluation.claims.rule import Design, Floats, estimate, mean_of
 
 DRAWS = 200
 SIZES = ((65, 68, 3), (13, 14, 3), (65, 68, 1))

@@ -9,13 +9,14 @@ import claim_numbers
 import numpy as np
 import pandas as pd
 import pytest
-import verdicts
 from claim_numbers import Numbers
-from relevance_statistics import BETAS, GUIDED, INTENSITY, PREDICTED, Relevance, statistics
+from relevance_statistics import relevance_of, statistics
 from scipy.stats import spearmanr, t
 from sklearn.metrics import roc_auc_score
-from verdicts import HOLDS, NOT, OPEN, Design, Estimate, area_of, estimate, mean_of, told
 
+from heatlas.pipeline.evaluation.claims import rule
+from heatlas.pipeline.evaluation.claims.relevance import BETAS, GUIDED, INTENSITY, PREDICTED
+from heatlas.pipeline.evaluation.claims.rule import HOLDS, NOT, OPEN, Design, Estimate, area_of, estimate, mean_of, told
 from tests.evaluation.interval_coverage import coverage, simulated
 
 RANDOM = np.random.default_rng(5)
@@ -76,13 +77,13 @@ def test_a_verdict_needs_an_interval_beyond_the_bound():
     assert told(one, "within", 0.4)[0] == OPEN
     assert told(one, "within", 0.25, 0.3)[0] == HOLDS
     assert told(one, "within", 0.1, 0.9)[0] == NOT
-    assert verdicts.together([(HOLDS, 0.01), (HOLDS, 0.03)]) == (HOLDS, 0.03)
-    assert verdicts.together([(HOLDS, 0.01), (OPEN, 0.2)]) == (OPEN, 0.2)
-    assert verdicts.together([(NOT, 0.02), (OPEN, 0.2), (NOT, 0.04)]) == (NOT, 0.06)
-    assert verdicts.at_an_end([0.5, 0.985], 0, 1)
-    assert not verdicts.at_an_end([0.5, 0.97], 0, 1)
-    assert verdicts.at_an_end([-0.97], -1, 1)
-    assert verdicts.holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
+    assert rule.together([(HOLDS, 0.01), (HOLDS, 0.03)]) == (HOLDS, 0.03)
+    assert rule.together([(HOLDS, 0.01), (OPEN, 0.2)]) == (OPEN, 0.2)
+    assert rule.together([(NOT, 0.02), (OPEN, 0.2), (NOT, 0.04)]) == (NOT, 0.06)
+    assert rule.at_an_end([0.5, 0.985], 0, 1)
+    assert not rule.at_an_end([0.5, 0.97], 0, 1)
+    assert rule.at_an_end([-0.97], -1, 1)
+    assert rule.holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])
 
 
 def rows_of(people: int = 24) -> pd.DataFrame:
@@ -156,11 +157,11 @@ def relevance():
 
 def test_statistics_of_relevance_are_those_of_plain_code(relevance):
     """Each by loops over people, for people as they are and for some drawn several times."""
-    own, known, seed = Relevance(relevance), statistics(relevance), 1
+    own, known, seed = relevance_of(relevance), statistics(relevance), 1
     drawn = np.random.default_rng(0).integers(0, 4, size=40).astype(float)
     for weights in (np.ones(40), drawn):
         rows = np.repeat(np.arange(40), weights.astype(int))
-        sums, fold, ill = own.sums["lrpB000"][seed][rows], relevance.folds[rows, seed], own.positive[rows]
+        sums, fold, ill = own.sums("lrpB000", seed)[rows], relevance.folds[rows, seed], own.positive[rows]
         totals = sums.sum(axis=1)
         shares = totals / np.array([totals[fold == one].mean() for one in fold])
         outcome = {kind: flags[rows, seed] for kind, flags in own.outcomes.items()}
@@ -184,7 +185,7 @@ def test_statistics_of_relevance_are_those_of_plain_code(relevance):
         dense = np.argsort(-(sums[ill] / size).mean(axis=0))[:10]
         assert value("known, among the first ten by density") == (dense < 4).sum()
         assert value("regions, LRP") == (sums[ill].mean(axis=0) > sums[~ill].mean(axis=0)).mean()
-        other = own.sums["lrpB025"][seed][rows]
+        other = own.sums("lrpB025", seed)[rows]
         first = [set(np.argsort(-one[ill].sum(axis=0))[:10]) for one in (sums, other)]
         assert own.shared("sum", lambda gap: gap == 0.25)(seed, weights[None])[0] <= 1
         assert (own.first("lrpB000", "sum", seed, weights[None])[0].nonzero()[0] == sorted(first[0])).all()

@@ -12,6 +12,7 @@ import pytest
 from heatlas.pipeline.attribution.reference.deeplift import DeepLift
 from heatlas.pipeline.evaluation.bench.table import EVALUATION_TABLE, SHIFT_CURVE_TABLE
 from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
+from heatlas.pipeline.evaluation.claims.of_run import CLAIMS_TABLE
 from heatlas.pipeline.evaluation.parts import BENCH_TABLES
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
@@ -72,6 +73,7 @@ def test_tables_are_as_declared(evaluated) -> None:
             OBJECTIVE_WEIGHTS_TABLE,
             REPRESENTATIONS_TABLE,
             SHIFT_CURVE_TABLE,
+            CLAIMS_TABLE,
         ):  # of parts that are not asked here
             require_as_declared(evaluated, one)
 

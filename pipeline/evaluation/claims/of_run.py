@@ -1,0 +1,260 @@
+"""Claims asked of a finished run: what its tables and maps hold, what each claim costs, and the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import nan
+from time import perf_counter
+
+import numpy as np
+import pandas as pd
+
+from heatlas.atlases.templates import configured_grid
+from heatlas.pipeline.cohort.people.persons import name_of_person
+from heatlas.pipeline.cohort.people.tasks import task_of
+from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.evaluation.claims.records import Ask, Claim, judged
+from heatlas.pipeline.evaluation.claims.relevance import (
+    BETAS,
+    GUIDED,
+    PREDICTED,
+    SPARSITY,
+    VOLUME,
+    NotAskedError,
+    Relevance,
+    statistics,
+)
+from heatlas.pipeline.evaluation.claims.rule import (
+    DRAWS,
+    Design,
+    Estimate,
+    Floats,
+    Statistic,
+    area_of,
+    estimate,
+    holm,
+    less,
+)
+from heatlas.pipeline.evaluation.scores.localisation import entropy, gini
+from heatlas.pipeline.evaluation.tables import declared
+from heatlas.pipeline.explaining.on_demand import EXPLAINED_BILATERAL_TABLE
+from heatlas.pipeline.regions.maps import read_map
+from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
+from heatlas.pipeline.registration.volumes import VOLUMES_TABLE
+from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.layout.run_layout import ExplanationLayout, RunLayout
+from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
+
+CLAIMS_TABLE = declared("claims")
+NOT_ASKED = "not asked"
+COIN, SOURCE = 0.5, "probability"
+TRIED = 20
+"""Draws that the cost is measured on."""
+OF_PREDICTED = "guidedBackpropagationTargetPredicted"
+HIPPOCAMPUS = "Hippocampus"
+
+
+@dataclass(frozen=True, eq=False)
+class People:
+    """People of a run that have a prediction by a network that has not seen them, and all maps: the first such scan."""
+
+    layout: RunLayout
+    config: Config
+    rows: pd.DataFrame  # of predictions.tsv
+
+    def measure(self, name: str) -> Floats:
+        """Of each, (people, 1)."""
+        if name == "probability":
+            return self.rows[[name]].to_numpy(float)
+        if name == VOLUME:
+            return self.volumes
+        if name.startswith(SPARSITY):
+            return self.sparsity[[name]].to_numpy(float)
+        raise NotAskedError(f"no {name} in the tables of a run")
+
+    @cached_property
+    def volumes(self) -> Floats:
+        """Of the hippocampus: those that came with the scans, else those of the registration."""
+        own = {scan.scan_id: scan.hippocampus_mm3 for scan in ScanTable.read(self.layout).kept}
+        found = self.rows["scan_id"].map(own).astype(float)
+        if found.isna().all() and VOLUMES_TABLE.path(self.layout).is_file():
+            rows = VOLUMES_TABLE.read(self.layout, ["scan_id", "group", "volume_mm3", "tissue_mm3"])
+            rows = rows[rows["group"] == HIPPOCAMPUS]
+            own_size = rows["tissue_mm3"].fillna(rows["volume_mm3"]).where(rows["volume_mm3"].notna())
+            each = own_size.groupby(rows["scan_id"]).sum(min_count=1)
+            found = self.rows["scan_id"].map(each).astype(float)
+        if found.isna().all():
+            raise NotAskedError("nobody's hippocampal volume is known (an affine registration measures none)")
+        return np.array(found, dtype=np.float64)[:, None]
+
+    @cached_property
+    def files(self) -> list[ScanFiles]:
+        named = self.rows[["participant_id", "session_id"]].itertuples(index=False)
+        resolution = self.config.registration.resolution_mm
+        return [self.layout.scan(person, None if pd.isna(of) else str(of), resolution) for person, of in named]
+
+    @cached_property
+    def sparsity(self) -> pd.DataFrame:
+        return pd.DataFrame([self.sparsity_of(files) for files in self.files])
+
+    def sparsity_of(self, files: ScanFiles) -> dict[str, float]:
+        """Gini index and entropy of the positive values of each map of LRP in the brain."""
+        grid = configured_grid(self.config.registration)
+        found: dict[str, float] = {}
+        brain = read_map(files.brain_mask, grid) > 0
+        for beta, name in BETAS.items():
+            own = read_map(files.relevance_map(name), grid)[brain].astype(float)
+            found |= {f"{SPARSITY[0]} at {beta:g}": gini(own), f"{SPARSITY[1]} at {beta:g}": entropy(own)}
+        return found
+
+    def seconds_of_maps(self) -> float:
+        """How long reading all maps takes, from one scan."""
+        needed = [
+            path for files in self.files for path in (files.brain_mask, *map(files.relevance_map, BETAS.values()))
+        ]
+        if not all(path.is_file() for path in needed):
+            raise NotAskedError('maps of LRP are not there for all people and β ([attribution] keep_maps = "all")')
+        start = perf_counter()
+        self.sparsity_of(self.files[0])
+        return (perf_counter() - start) * len(self.files)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a run says to claims."""
+
+    people: People
+    relevance: Relevance
+
+    @cached_property
+    def statistics(self) -> dict[str, Statistic]:
+        return statistics(self.relevance)
+
+    @cached_property
+    def design(self) -> Design:
+        return Design(self.relevance.classes, self.relevance.fold_of)
+
+    def cost(self, claim: Claim) -> float:
+        """Seconds that it takes; NotAskedError if it cannot be asked."""
+        explained = task_of(self.people.config.cohort).explained
+        if claim.about and claim.about != explained:
+            raise NotAskedError(f"it is about {claim.about}, and the maps of this run explain {explained}")
+        sides = [side for ask in claim.asks for side in ask.sides]
+        if any(side.startswith(SPARSITY) for side in sides):
+            return self.people.seconds_of_maps()
+        for side in sides:
+            if not np.isfinite(self.mean(side)):
+                raise NotAskedError(f"{side} is not defined for these people")
+        start, weights = perf_counter(), np.ones((TRIED, len(self.relevance.classes)))
+        for side in sides:
+            self.statistics[side](0, weights)
+        return (perf_counter() - start) * DRAWS / TRIED
+
+    def estimate(self, of: Ask) -> Estimate:
+        first, *second = [self.statistics[side] for side in of.sides]
+        return estimate(less(first, *second) if second else first, self.design)
+
+    def mean(self, of: str) -> float:
+        return float(self.statistics[of](0, np.ones((1, len(self.relevance.classes))))[0])
+
+    @property
+    def start(self) -> str:
+        """That maps start from another value than those of the source; empty where they do not."""
+        start = self.people.config.attribution.start_value
+        return "" if start == SOURCE else f"maps start from the {start}, those of the source from the {SOURCE}"
+
+    @cached_property
+    def know(self) -> bool:
+        """Whether the networks are better than a coin."""
+        own = self.relevance
+        area = area_of(own.measure("probability"), own.positive, own.fold_of)
+        return estimate(area, self.design).interval[0] > COIN
+
+
+def answers_of(layout: RunLayout, config: Config) -> Answers:
+    """What the run says of its people; NotAskedError for one of which nothing can be asked."""
+    task = task_of(config.cohort)
+    if task.kind.undefined:
+        raise NotAskedError(f"claims compare two classes, and this run {task.kind.does}")
+    for table in (PREDICTIONS_TABLE, RELEVANCE_BILATERAL_TABLE):
+        if not table.path(layout).is_file():
+            raise NotAskedError(f"no {table.file}: the run is not finished, or nobody's class is known")
+    rows = PREDICTIONS_TABLE.read(layout, ["participant_id", "session_id", "scan_id", "fold", "target", "probability"])
+    sums = RELEVANCE_BILATERAL_TABLE.read(layout, ["scan_id", "map", "group", "n_voxels", "sum"])
+    sums = sums[(sums["n_voxels"] > 0) & sums["map"].isin([*BETAS.values(), GUIDED])]
+    voxels = {str(group): int(n) for group, n in sums.groupby("group", sort=False)["n_voxels"].first().items()}
+    wide = sums.pivot_table(index="scan_id", columns=["map", "group"], values="sum").dropna()
+    rows = rows[rows["scan_id"].isin(wide.index)].dropna(subset=["fold", "target", "probability"])
+    rows = rows.assign(person=rows["participant_id"].map(name_of_person(rows["participant_id"].unique())))
+    rows = rows.sort_values(["person", "session_id", "scan_id"], kind="stable").drop_duplicates("person")
+    if rows["target"].nunique() < 2:
+        raise NotAskedError("claims compare two classes, and the people with predictions and maps are of fewer")
+    wide = wide.loc[rows["scan_id"]]
+    maps = {str(name): wide[name][list(voxels)].to_numpy()[None] for name in wide.columns.unique("map")}
+    path = ExplanationLayout(layout.root).bilateral(OF_PREDICTED)
+    if path.is_file():
+        own = EXPLAINED_BILATERAL_TABLE.read(path, ["scan_id", "group", "sum"])
+        of_predicted = own.pivot_table(index="scan_id", columns="group", values="sum")
+        of_predicted = of_predicted.reindex(index=rows["scan_id"], columns=list(voxels))
+        if of_predicted.notna().all(axis=None):
+            maps[PREDICTED] = of_predicted.to_numpy()[None]
+    people, folds = People(layout, config, rows), pd.factorize(rows["fold"])[0][:, None]
+    return Answers(people, Relevance(maps, voxels, rows["target"].to_numpy(int), folds, people.measure))
+
+
+def planned(claims: Sequence[Claim], answers: Answers | str) -> Iterator[tuple[Claim, str, float]]:
+    """Each claim with why it is not asked, and the seconds that it takes if it is.
+
+    `answers`: a text is why nothing can be asked of the run.
+    """
+    for claim in claims:
+        why, seconds = "", nan
+        try:
+            if claim.command:
+                raise NotAskedError(f"{'needs training' if claim.trains else 'needs maps of its own'}: {claim.command}")
+            if isinstance(answers, str):
+                raise NotAskedError(answers)
+            seconds = answers.cost(claim)
+        except NotAskedError as error:
+            why = str(error)
+        yield claim, why, seconds
+
+
+def claims_table(plan: Sequence[tuple[Claim, str, float]], answers: Answers | str) -> pd.DataFrame:
+    """A row for each number that decides a claim."""
+    rows: list[dict[str, object]] = []
+    for claim, why, _ in plan:
+        told: dict[str, object] = {
+            "claim": claim.id,
+            "said": claim.says,
+            "said_in": claim.where,
+            "found_there": claim.there,
+        }
+        if why or isinstance(answers, str):
+            rows.append(told | {"verdict": NOT_ASKED, "note": why})
+            continue
+        start = perf_counter()
+        found = {ask.of: answers.estimate(ask) for ask in claim.asks}
+        verdict, note, p = judged(claim.asks, found.__getitem__, answers.mean, lambda _: answers.know)
+        folds = len(np.unique(answers.relevance.fold_of))
+        note = "; ".join(filter(None, (note, answers.start)))
+        told |= {"verdict": verdict, "note": note, "p": p, "n_participants": len(answers.relevance.classes)}
+        told |= {"n_networks": folds, "seconds": perf_counter() - start}
+        rows += [told | _numbers(ask, found[ask.of]) for ask in claim.asks]
+    table = CLAIMS_TABLE.frame(rows)
+    ps = table.dropna(subset="p").drop_duplicates("claim").set_index("claim")["p"]
+    return table.assign(p_holm=table["claim"].map(dict(zip(ps.index, holm(ps.tolist()), strict=True))))
+
+
+def _numbers(ask: Ask, found: Estimate) -> dict[str, object]:
+    low, high = found.interval
+    if ask.ends and len(ask.sides) == 1:
+        low, high = (min(max(one, ask.ends[0]), ask.ends[1]) for one in (low, high))
+    numbers = {"measure": ask.words, "rule": ask.rule, "estimate": found.mean, "ci_low": low, "ci_high": high}
+    if not ask.points:
+        return numbers
+    least, most = (ask.points * one for one in ask.margins(low, high))
+    return numbers | {"points": ask.points * ask.margin(found.mean), "points_low": least, "points_high": most}
