@@ -79,6 +79,11 @@ class Answer:
         return not self.page or all(flat(one) in page_text(self.page) for one in self.quotes)
 
     @property
+    def judged(self) -> bool:
+        """Whether code gives the verdict, from stored numbers."""
+        return any(ask.says for ask in self.asks)
+
+    @property
     def shown_verdict(self) -> str:
         return self.verdict if self.stands else STALE
 
