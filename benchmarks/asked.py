@@ -20,6 +20,7 @@ from verdicts import (
     Design,
     Estimate,
     Floats,
+    Ints,
     Statistic,
     area_of,
     at_an_end,
@@ -70,25 +71,29 @@ class Study:
         if set(sides) <= set(self.statistics):
             first, *second = [self.statistics[name] for name in sides]
             return estimate(less(first, *second) if second else first, Design(self.numbers.classes, self.numbers.folds))
-        first, *second = [self.numbers.of(name) for name in sides]
-        return self.mean(first - sum(second))
+        values, *others = [self.numbers.of(name) for name in sides]
+        return self.mean(values - sum(others))
 
     def sides(self, of: str) -> tuple[str, ...]:
         """The name of a statistic or measure, or the two of "A less B"; a name may hold "less" itself."""
-        names, words = {*self.statistics, *self.numbers.wide}, of.split(LESS)
+        kinds, words = (set(self.statistics), set(self.numbers.wide)), of.split(LESS)
         pairs = [(LESS.join(words[:k]), LESS.join(words[k:])) for k in range(1, len(words))]
-        found = [one for one in [(of,), *pairs] if names.issuperset(one)]
+        found = [one for one in [(of,), *pairs] if any(kind.issuperset(one) for kind in kinds)]
         if not found:
-            unknown = next(one for one in words if one not in names)
+            names = kinds[0] | kinds[1]
+            unknown = next((one for one in words if one not in names), of)
             near = "".join(f"; did you mean {one!r}?" for one in get_close_matches(unknown, names, 1))
             sys.exit(f"numbers {self.numbers.name}: no statistic {unknown!r}{near}")
         return found[0]
 
     def mean(self, values: Floats) -> Estimate:
         """The mean of a measure of those who were asked."""
-        asked, there = np.isfinite(values), np.isfinite(values).any(axis=1)
-        folds = np.where(asked, self.numbers.folds, NOBODY)[there]
-        return estimate(mean_of(values[there]), Design(self.numbers.classes[there], folds))
+        there = np.isfinite(values).any(axis=1)
+        return estimate(mean_of(values[there]), Design(self.numbers.classes[there], self._folds(values)[there]))
+
+    def _folds(self, values: Floats) -> Ints:
+        """Whose network answered those who have a value."""
+        return np.where(np.isfinite(values), self.numbers.folds, NOBODY)
 
     def networks_know(self, of: str) -> bool:
         """Whether the networks that a statistic is of are better than a coin: the area of their answers is above .5."""
@@ -106,8 +111,10 @@ class Study:
 
     @lru_cache  # noqa: B019
     def _area(self, name: str) -> Estimate:
-        area = area_of(self.numbers.of(name), self.numbers.classes == 1, self.numbers.folds)
-        return estimate(area, Design(self.numbers.classes, self.numbers.folds))
+        values, classes = self.numbers.of(name), self.numbers.classes
+        there = np.isfinite(values).any(axis=1)
+        values, classes, folds = values[there], classes[there], self._folds(values)[there]
+        return estimate(area_of(values, classes == 1, folds), Design(classes, folds))
 
 
 @cache

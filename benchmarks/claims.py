@@ -87,7 +87,10 @@ def _how_sure() -> dict[str, object]:
     every = [one for answer in answers if not answer.numbers for one in differences(answer.found) if one.seeds]
     outside = sum(any(not one.low <= seed <= one.high for seed in one.seeds) for one in every)
     firsts = [claim.here[0] for source in sources() for claim in source.claims if claim.here]
-    found = {"stored": sum(one.judged for one in firsts), "by_rule": sum(one.judged for one in answers)}
+    found: dict[str, object] = {
+        "stored": sum(one.judged for one in firsts),
+        "by_rule": sum(one.judged for one in answers),
+    }
     of_people = sum(one.cohort in ("patients", "copies") for one in answers)
     return found | {"of_people": of_people, "differences": len(every), "outside": outside}
 
@@ -95,7 +98,7 @@ def _how_sure() -> dict[str, object]:
 @cache
 def _after_holm() -> dict[str, float]:
     """p of each row that stored numbers judge, adjusted for the others of its source."""
-    found = {}
+    found: dict[str, float] = {}
     for source in sources():
         own = [(name, one.p) for claim in source.claims for name, one in claim.rows() if one.judged]
         found |= dict(zip([name for name, _ in own], holm([p for _, p in own]), strict=True))
