@@ -1,4 +1,4 @@
-"""What stored numbers answer to a claim: records name statistics and bounds, and `verdicts.py` has the rule."""
+"""What stored numbers answer to a claim: records name statistics and bounds, and `pipeline.evaluation.claims.rule` decides."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
-from typing import TypeVar
 
 import claim_numbers
+import grid_statistics
 import numpy as np
 import relevance_statistics
 from claim_numbers import NOBODY, Numbers
 from harness import listed
-from verdicts import (
+
+from heatlas.pipeline.evaluation.claims.rule import (
     OPEN,
     Design,
     Estimate,
     Floats,
+    Ints,
     Statistic,
     area_of,
     at_an_end,
@@ -30,8 +32,10 @@ from verdicts import (
     told,
 )
 
-T = TypeVar("T")
-STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {"relevance": relevance_statistics.statistics}
+STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {
+    "relevance": relevance_statistics.statistics,
+    **dict.fromkeys(("grids", "grids-unnormed"), grid_statistics.statistics),
+}
 """Statistics of a study beside the means of its measures."""
 ANSWERS, LOGIT, COIN = "probability", ", logit", 0.5
 """What networks answer, which all studies store; of a recipe, where a study has several."""
@@ -64,34 +68,54 @@ class Study:
     @lru_cache  # noqa: B019  # a study is kept as long as the process
     def estimate(self, of: str) -> Estimate:
         """A statistic, the mean of a measure, or a difference of two of them."""
-        sides = of.split(LESS)
-        if self.statistics and sides[0] not in self.numbers.wide:
-            first, *second = [self._known(name, self.statistics) for name in sides]
+        sides = self.sides(of)
+        if set(sides) <= set(self.statistics):
+            first, *second = [self.statistics[name] for name in sides]
             return estimate(less(first, *second) if second else first, Design(self.numbers.classes, self.numbers.folds))
-        first, *second = [self.numbers.of(name) for name in sides if self._known(name, self.numbers.wide) is not None]
-        return self.mean(first - sum(second))
+        values, *others = [self.numbers.of(name) for name in sides]
+        return self.mean(values - sum(others))
+
+    def sides(self, of: str) -> tuple[str, ...]:
+        """The name of a statistic or measure, or the two of "A less B"; a name may hold "less" itself."""
+        kinds, words = (set(self.statistics), set(self.numbers.wide)), of.split(LESS)
+        pairs = [(LESS.join(words[:k]), LESS.join(words[k:])) for k in range(1, len(words))]
+        found = [one for one in [(of,), *pairs] if any(kind.issuperset(one) for kind in kinds)]
+        if not found:
+            names = kinds[0] | kinds[1]
+            unknown = next((one for one in words if one not in names), of)
+            near = "".join(f"; did you mean {one!r}?" for one in get_close_matches(unknown, names, 1))
+            sys.exit(f"numbers {self.numbers.name}: no statistic {unknown!r}{near}")
+        return found[0]
 
     def mean(self, values: Floats) -> Estimate:
         """The mean of a measure of those who were asked."""
-        asked, there = np.isfinite(values), np.isfinite(values).any(axis=1)
-        folds = np.where(asked, self.numbers.folds, NOBODY)[there]
-        return estimate(mean_of(values[there]), Design(self.numbers.classes[there], folds))
+        there = np.isfinite(values).any(axis=1)
+        return estimate(mean_of(values[there]), Design(self.numbers.classes[there], self._folds(values)[there]))
 
-    def _known(self, name: str, names: Mapping[str, T]) -> T:
-        if name not in names:
-            near = "".join(f"; did you mean {one!r}?" for one in get_close_matches(name, names, 1))
-            sys.exit(f"numbers {self.numbers.name}: no statistic {name!r}{near}")
-        return names[name]
+    def _folds(self, values: Floats) -> Ints:
+        """Whose network answered those who have a value."""
+        return np.where(np.isfinite(values), self.numbers.folds, NOBODY)
 
     def networks_know(self, of: str) -> bool:
         """Whether the networks that a statistic is of are better than a coin: the area of their answers is above .5."""
-        names = [one for one in self.numbers.wide if one.endswith(LOGIT) and one.removesuffix(LOGIT[2:]) in of]
-        return all(self._area(name).interval[0] > COIN for name in names or [ANSWERS])
+        return all(self._area(name).interval[0] > COIN for name in self.answers(of))
+
+    def answers(self, of: str) -> set[str]:
+        """What the networks answer that a statistic is of: the recipe that it begins with or the head that it ends
+        with, the longest of several; those of the run otherwise."""
+        networks = [one.removesuffix(LOGIT) for one in self.numbers.wide if one.endswith(LOGIT)]
+        found = set()
+        for side in self.sides(of):
+            own = [one for one in networks if side.startswith(f"{one}, ") or side.endswith(f", {one}")]
+            found.add(max(own, key=len) + LOGIT if own else ANSWERS)
+        return found
 
     @lru_cache  # noqa: B019
     def _area(self, name: str) -> Estimate:
-        area = area_of(self.numbers.of(name), self.numbers.classes == 1, self.numbers.folds)
-        return estimate(area, Design(self.numbers.classes, self.numbers.folds))
+        values, classes = self.numbers.of(name), self.numbers.classes
+        there = np.isfinite(values).any(axis=1)
+        values, classes, folds = values[there], classes[there], self._folds(values)[there]
+        return estimate(area_of(values, classes == 1, folds), Design(classes, folds))
 
 
 @cache
@@ -114,7 +138,7 @@ def answered(name: str, asks: tuple[Ask, ...]) -> tuple[str, str, str, float]:
     if not all(of.networks_know(ask.of) for ask, _ in parts):
         return text, OPEN, "networks that are better than a coin", 1.0
     for ask, _ in parts:
-        sides = [of.estimate(side).mean * ask.scale for side in ask.of.split(LESS)]
+        sides = [of.estimate(side).mean * ask.scale for side in of.sides(ask.of)]
         if ask.ends and at_an_end(sides, *ask.ends):
             return text, OPEN, f"a measure that does not lie at its floor or ceiling, as {ask.words} does", 1.0
     return text, verdict, MORE if verdict == OPEN else "", p

@@ -82,6 +82,8 @@ def write_of_runs(name: str, runs: Sequence[Path], of: Callable[[Path], pd.DataF
         )
         answers = known.assign(measure="probability", value=known["probability"])
         rows = pd.concat([of(run), answers[["person", "measure", "value"]]])
+        if lost := sorted(set(rows["person"]) - set(known["person"])):
+            sys.exit(f"{run}: no prediction of {', '.join(lost)} in group/predictions.tsv. Finish the run first.")
         every.append(rows.merge(known[["person", "class", "fold"]], on="person").assign(seed=seed_of(run)))
     return write(name, pd.concat(every), {"settings": digest_of(runs[0].with_suffix(".toml")), **about})
 

@@ -35,7 +35,7 @@ VERDICTS = ("holds", "does not", "open", CANNOT)
 STALE = "stale"
 TIMES = RECORDS / "times.tsv"
 COVERAGE = RECORDS / "coverage.tsv"
-"""Of intervals by simulation, written by `verdicts.py`."""
+"""Of intervals by simulation, written by `tests/evaluation/interval_coverage.py`."""
 BOUND = 24
 """Hours on two cores that all studies may take together."""
 SAID, MEASURED, ESTIMATED = "said", "measured", "estimated"
@@ -77,6 +77,11 @@ class Answer:
     def stands(self) -> bool:
         """Whether the page still holds what is quoted."""
         return not self.page or all(flat(one) in page_text(self.page) for one in self.quotes)
+
+    @property
+    def judged(self) -> bool:
+        """Whether code gives the verdict, from stored numbers."""
+        return any(ask.says for ask in self.asks)
 
     @property
     def shown_verdict(self) -> str:

@@ -86,18 +86,22 @@ def _how_sure() -> dict[str, object]:
     answers = [claim.here[0] for one in sources() for claim in one.claims if claim.verdict in ("holds", "does not")]
     every = [one for answer in answers if not answer.numbers for one in differences(answer.found) if one.seeds]
     outside = sum(any(not one.low <= seed <= one.high for seed in one.seeds) for one in every)
-    found = {"stored": len(_after_holm()), "by_rule": sum(bool(one.numbers) for one in answers), "outside": outside}
+    firsts = [claim.here[0] for source in sources() for claim in source.claims if claim.here]
+    found: dict[str, object] = {
+        "stored": sum(one.judged for one in firsts),
+        "by_rule": sum(one.judged for one in answers),
+    }
     of_people = sum(one.cohort in ("patients", "copies") for one in answers)
-    return found | {"of_people": of_people, "differences": len(every)}
+    return found | {"of_people": of_people, "differences": len(every), "outside": outside}
 
 
 @cache
 def _after_holm() -> dict[str, float]:
-    """p of each claim that stored numbers decide, adjusted for the others of its source."""
-    found = {}
+    """p of each row that stored numbers judge, adjusted for the others of its source."""
+    found: dict[str, float] = {}
     for source in sources():
-        own = [claim for claim in source.claims if claim.here and claim.here[0].numbers]
-        found |= dict(zip([one.id for one in own], holm([one.here[0].p for one in own]), strict=True))
+        own = [(name, one.p) for claim in source.claims for name, one in claim.rows() if one.judged]
+        found |= dict(zip([name for name, _ in own], holm([p for _, p in own]), strict=True))
     return found
 
 
@@ -148,8 +152,7 @@ def _said(claim: Claim) -> str:
 def _verdict(name: str, answer: Answer) -> str:
     found = f"**{answer.shown_verdict}**" + (" (identity)" if answer.cohort == "identity" else "")
     if answer.numbers and answer.verdict != "open":
-        adjusted = _after_holm().get(name)
-        found += f" (p {_p(answer.p)}{f', after Holm {_p(adjusted)}' if adjusted is not None else ''})"
+        found += f" (p {_p(answer.p)}, after Holm {_p(_after_holm()[name])})"
     if answer.needs:
         plain = answer.verdict == CANNOT or answer.needs.startswith("no command")
         found += f"; {'' if plain else 'needs '}{answer.needs}"

@@ -4,8 +4,7 @@
 
 Each run was judged by ``heatlas evaluate RUN --parts grids``. Stores the mean share of each person's grids by setting,
 kind of grid, method and stage for claims; with --nine, copies of the runs that were judged in grids of nine cells, the
-shares there as well. Prints what no person has: how the shares of grids agree with those of Grad-CAM as integrated
-gradients are smoothed (A21), and shares on what is written twice (A19).
+shares there as well. Prints what no person has: shares on what is written twice (A19).
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from claim_numbers import NUMBERS, write_of_runs
-from harness import arguments_of, line, listed, table, within
+from harness import arguments_of, line, listed, table
 
 from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
@@ -26,46 +24,6 @@ from heatlas.studies.grids.stage import INVARIANCE_TABLE, read_scores
 PLACES = ["setting", "kind", "method", "stage"]
 IN_THE_COPY = "in the copy, less an even map"
 """Of the share in cells of the class that the head cannot see."""
-
-
-def agreement(runs: Sequence[pd.DataFrame], people: dict[int, str]) -> Iterator[str]:
-    """Rows of A21: by width of the kernel, then the change to the last but one and to the widest."""
-    smooth = "smooth-integrated-gradients kernel="
-    wide = [grid_shares(one) for one in runs]
-    kernels = sorted({int(name.removeprefix(smooth)) for own in wide for name, _ in own if name.startswith(smooth)})
-    names = ["integrated-gradients", *(f"{smooth}{kernel}" for kernel in kernels)]
-    last = max(stage for name, stage in wide[0] if name == "grad-cam")
-    owner = [own.index.get_level_values("scan").map(people).to_numpy() for own in wide]
-    values = [own[[*((name, 0) for name in names), ("grad-cam", last)]].rank().to_numpy(float) for own in wide]
-
-    def alike(chosen: Sequence[np.ndarray]) -> np.ndarray:
-        """Correlation of each kernel with Grad-CAM, (seeds, kernels), over rows of each seed."""
-        with np.errstate(invalid="ignore"):  # a draw in which all shares are the same is left out
-            ranks = [pd.DataFrame(own[rows]).rank().to_numpy(float) for own, rows in zip(values, chosen, strict=True)]
-            return np.array([np.corrcoef(own.T)[-1, :-1] for own in ranks])
-
-    rng = np.random.default_rng(0)
-    everybody = sorted(set(np.concatenate(owner)))
-    places = [{name: np.flatnonzero(own == name) for name in everybody} for own in owner]
-    drawn = []
-    for _ in range(1000):
-        names_drawn = rng.choice(everybody, len(everybody))
-        drawn.append(alike([np.concatenate([own[name] for name in names_drawn]) for own in places]).mean(0))
-    found, draws = alike([np.arange(len(own)) for own in values]), np.array(drawn)
-    widths = ["none", *(f"K = {kernel}" for kernel in kernels)]
-    rows = {width: (found[:, place], draws[:, place]) for place, width in enumerate(widths)}
-    for place, what in ((-2, "last but one"), (-1, "widest")):
-        rows[f"{what} less none"] = found[:, place] - found[:, 0], draws[:, place] - draws[:, 0]
-    for name, (each, own) in rows.items():
-        mean = f"{each.mean():.2f}{within(*np.nanquantile(own, [0.025, 0.975]), '.2f')}"
-        yield line(f"A21: {name}", len(everybody), listed(each, ".2f"), mean)
-
-
-def grid_shares(scores: pd.DataFrame) -> pd.DataFrame:
-    """Shares in needle grids, a row per grid and a column per method and stage; an undefined map counts as 0."""
-    own = scores[(scores["setting"] == "GridPG") & (scores["kind"] == "needle")]
-    own = own.assign(share=own["share"].fillna(0))
-    return own.pivot_table(index=["grid", "scan"], columns=["method", "stage"], values="share", sort=False)
 
 
 def written_twice(folders: Sequence[Path]) -> Iterator[str]:
@@ -110,10 +68,7 @@ def main() -> None:
         nine={"type": Path, "nargs": "+", "default": [], "help": "the same runs in grids of nine cells"},
         numbers=("", NUMBERS),
     )
-    found = [read(run) for run in options.runs]
-    lines = [*table(("", "people", "seeds", "mean (95 %)")), *agreement([one for one, _ in found], found[0][1])]
-    lines += ["", *table(["", "grids", "as it is", "with two units that cancel"]), *written_twice(options.runs)]
-    print("\n".join(lines))
+    print("\n".join([*table(["", "grids", "as it is", "with two units that cancel"]), *written_twice(options.runs)]))
     if options.numbers:
         nine = {run.name: run for run in options.nine}
         print(write_of_runs(options.numbers, options.runs, lambda run: of_nine(nine, run)))

@@ -117,7 +117,8 @@ def drawn(loaded: LoadedModel, volume: Tensor, target: int) -> dict[str, float]:
     """Shares of the contributions to the class that are no anatomy, as they are and less the mean of the classes."""
     both, places = of_each_class(loaded, volume), parts_of(loaded, volume)
     found = {"even map: outside": 100 * float((~places.brain).mean())}
-    for name, values in (("class", both[target]), ("less the mean", both[target] - both.mean(0))):
+    maps = {"class": both[target], "less the mean": both[target] - both.mean(0), "common": both.mean(0)}
+    for name, values in maps.items():
         shares = misplaced(values.numpy(), places)
         found |= {f"{name}: {place}": 100 * share for place, share in shares.items() if np.isfinite(share)}
     return found

@@ -114,12 +114,21 @@ def person(
         for head, loaded in heads.items():
             values, scores = map_and_scores(loaded.model, volume, target, cam, rest)
             with torch.no_grad():
-                right = 100.0 * (int(loaded.model(volume).argmax()) == target)
+                logits = loaded.model(volume)[0]
             maps.append(values[brain])
-            rows.append({"participant_id": name, "method": f"{cam}, {head}", "accuracy": right, **scores})
+            said = {"accuracy": 100.0 * (int(logits.argmax()) == target), "logit": float(logits[1] - logits[0])}
+            rows.append({"participant_id": name, "method": f"{cam}, {head}", **said, **scores})
             if GAP in heads and head != GAP:
                 rows[-1]["likeness"] = float(torch.corrcoef(torch.stack([maps[0], maps[-1]]))[0, 1])
     return rows
+
+
+def of_heads(run: Path) -> pd.DataFrame:
+    """As `scores`; what a head answers is stored once, as "HEAD, logit"."""
+    rows = scores(run)
+    cam, _, head = (rows["method"].str.partition(", ")[place] for place in range(3))
+    answers = rows["score"] == "logit"
+    return rows.assign(measure=rows["measure"].mask(answers, head + ", logit"))[~answers | (cam == CAMS[0])]
 
 
 def main() -> None:
@@ -134,7 +143,7 @@ def main() -> None:
     for run in options.runs:
         ask(run, options.curves, options.heads, options.folds)
     if options.numbers:
-        print(write_of_runs(options.numbers, options.runs, scores))
+        print(write_of_runs(options.numbers, options.runs, of_heads))
 
 
 if __name__ == "__main__":

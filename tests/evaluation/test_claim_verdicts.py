@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from claim_numbers import Numbers
+from grid_statistics import rank_correlation
 from relevance_statistics import relevance_of, statistics
 from scipy.stats import spearmanr, t
 from sklearn.metrics import roc_auc_score
@@ -206,6 +207,63 @@ def test_statistics_of_relevance_are_those_of_plain_code(relevance):
         assert value(f"{INTENSITY}, LRP β = 0") == pytest.approx(expected)
         white = own.regions.index("Cerebral white matter")
         assert value("Cerebral white matter, LRP") == pytest.approx(sums[ill, white].mean() / sums[~ill, white].mean())
+
+
+def toy(measures: dict[str, np.ndarray]) -> asked.Study:
+    """Of values (people, seeds), the first half of the people healthy."""
+    known = [
+        pd.DataFrame({"measure": name, "seed": s, "person": np.arange(len(values)), "value": values[:, s],
+                      "class": np.arange(len(values)) * 2 // len(values), "fold": np.arange(len(values)) % 5})
+        for name, values in measures.items() for s in range(values.shape[1])
+    ]  # fmt: skip
+    return asked.Study(Numbers("toy", pd.concat(known).dropna(subset="value"), {}))
+
+
+def test_a_name_may_hold_less_and_begins_with_the_longest_recipe():
+    names = [
+        "dark, logit",
+        "dark, off, logit",
+        "dark, less the mean: out",
+        "dark, off, out",
+        "out, copy, less an even map",
+    ]
+    study = toy({name: RANDOM.normal(size=(20, 2)) for name in (*names, "probability")})
+    both = "dark, less the mean: out less out, copy, less an even map"
+    assert study.sides(both) == ("dark, less the mean: out", "out, copy, less an even map")
+    assert study.sides("dark, off, out less probability") == ("dark, off, out", "probability")
+    expected = (study.numbers.of("dark, less the mean: out") - study.numbers.of("out, copy, less an even map")).mean(0)
+    assert study.estimate(both).seeds == pytest.approx(expected)
+    assert study.answers(both) == {"dark, logit", "probability"}
+    assert study.answers("dark, off, out") == {"dark, off, logit"}
+    with pytest.raises(SystemExit, match="no statistic 'dark, of, out'; did you mean 'dark, off, out'"):
+        study.sides("dark, of, out less probability")
+
+
+def test_a_head_at_the_end_of_a_name_has_answers_of_its_own():
+    blind = RANDOM.normal(size=(60, 2))
+    known = np.repeat([[-3.0], [3.0]], 30, axis=0) + 0.1 * blind
+    study = toy({"AG: cam, GAP": blind, "AG: cam, stream": blind, "GAP, logit": known, "stream, logit": blind})
+    assert study.networks_know("AG: cam, GAP")
+    assert not study.networks_know("AG: cam, stream less AG: cam, GAP")
+
+
+def test_somebody_without_a_prediction_is_named(tmp_path):
+    (tmp_path / "run-1" / "group").mkdir(parents=True)
+    known = pd.DataFrame({"participant_id": ["a"], "target": [1], "fold": [0], "probability": [0.5]})
+    known.to_csv(tmp_path / "run-1" / "group" / "predictions.tsv", sep="\t", index=False)
+    rows = pd.DataFrame({"person": ["a", "b"], "measure": "x", "value": 1.0})
+    with pytest.raises(SystemExit, match=r"run-1: no prediction of b in"):
+        claim_numbers.write_of_runs("toy", [tmp_path / "run-1"], lambda run: rows)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_people_who_are_drawn_twice_count_twice_in_a_rank_correlation(ties):
+    values = RANDOM.normal(size=(2, 15, 1)).round(0 if ties else 9)
+    values[0, 3] = np.nan
+    times = RANDOM.integers(0, 4, size=15)
+    drawn = np.repeat(np.delete(values, 3, axis=1), np.delete(times, 3), axis=1)
+    found = rank_correlation(*values)(0, times[None].astype(float))
+    assert found == pytest.approx(spearmanr(*drawn[:, :, 0]).statistic)
 
 
 def test_an_unknown_statistic_is_named_with_the_nearest(relevance):

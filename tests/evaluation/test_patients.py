@@ -17,6 +17,7 @@ import patients_measures
 import patients_network_studies
 import patients_networks
 import patients_planted
+import patients_stream
 import pytest
 import torch
 from inherent_runs import Recipe, recipes_of
@@ -51,22 +52,6 @@ def scores_of(shares, kind="needle"):
     ])  # fmt: skip
 
 
-@pytest.mark.ci
-def test_agreement_with_grad_cam_grows_with_a_kernel_that_makes_it_so():
-    cam = np.linspace(0, 1, 12)
-    smooth = "smooth-integrated-gradients kernel="
-    one = scores_of({
-        ("integrated-gradients", 0): -cam, (f"{smooth}3", 0): np.tile([0.2, 0.4], 6), (f"{smooth}5", 0): cam**3,
-        (f"{smooth}9", 0): np.roll(cam, 1), ("grad-cam", 2): cam, ("grad-cam", 0): -cam,
-    })  # fmt: skip
-    rows = {row.split(" | ")[0]: row for row in grid_directions.agreement([one, one], {k: str(k) for k in range(12)})}
-    assert "| 12 | -1.00, -1.00 | -1.00 (-1.00 to -1.00) |" in rows["| A21: none"]
-    assert "| 1.00, 1.00 | 1.00 (1.00 to 1.00) |" in rows["| A21: K = 5"]
-    assert "| 2.00, 2.00 | 2.00 (2.00 to 2.00) |" in rows["| A21: last but one less none"]
-    rolled = np.corrcoef(np.roll(np.arange(12), 1), np.arange(12))[0, 1]
-    assert f"| {rolled:.2f}, {rolled:.2f} | {rolled:.2f} (" in rows["| A21: K = 9"]
-
-
 def test_shares_of_a_person_are_means_of_grids_and_a_copy_is_less_an_even_map(monkeypatch, tmp_path):
     one = scores_of({("grad-cam", 2): np.full(6, 0.45), ("rise", 0): np.arange(6.0)}, kind="corner")
     one = one.assign(setting="DiFull", chance=0.25, class_share=0.85, scan=np.tile([0, 1, 1, 1, 1, 1], 2))
@@ -83,6 +68,14 @@ def test_scores_of_methods_are_named_by_both(tmp_path):
     rows.to_csv(tmp_path / "cams.tsv", sep="\t", index=False)
     found = patients_cams.scores(tmp_path).set_index(["person", "measure"])["value"]
     assert found.to_dict() == {("a", "AD: x"): 1, ("b", "AD: y"): 2, ("a", "AG: x"): 3}
+
+
+def test_what_a_head_answers_is_stored_once_under_its_name(tmp_path):
+    heads = [f"{cam}, {head}" for cam in patients_stream.CAMS for head in ("GAP", "CA-Stream")]
+    rows = pd.DataFrame({"participant_id": "a", "method": heads, "logit": [1.0, 2, 1, 2], "AG": [5.0, 6, 7, 8]})
+    rows.to_csv(tmp_path / "cams.tsv", sep="\t", index=False)
+    found = patients_stream.of_heads(tmp_path).set_index("measure")["value"].to_dict()
+    assert found == {"GAP, logit": 1, "CA-Stream, logit": 2} | {f"AG: {one}": k + 5 for k, one in enumerate(heads)}
 
 
 def test_words_of_a_section_stay_when_its_tables_are_made_again(tmp_path):
