@@ -1,4 +1,4 @@
-"""What stored numbers answer to a claim: records name statistics and bounds, and `pipeline.evaluation.claims.rule` decides."""
+"""What stored numbers answer to a claim: records name statistics and bounds, `evaluation.claims.rule` decides."""
 
 from __future__ import annotations
 
