@@ -80,7 +80,7 @@ print(imported, time.process_time() - start + imported)
 
 
 def speed() -> None:
-    """Times of `explain` beside those of the engine alone, and of a fresh process; one thread, medians of three.
+    """Times of `explain` beside those of the engine alone, and of a fresh process; one thread, medians of five.
 
     Seconds are those of the processor, so that they are the same where others use the machine too.
     """
@@ -101,10 +101,10 @@ def speed() -> None:
         given = {"target": 1, "reference": controls, "settings": settings}
         arms = {"alone": partial(attribute, model, volume, 1, method, 0, start)}
         arms |= {arm: partial(explain, taken, volume, entry.name, **given) for arm, taken in takers.items()}
-        own, first, later = (median(seconds) for seconds in in_turns(arms, 3).values())
+        own, first, later = (median(seconds) for seconds in in_turns(arms, 5).values())
         beside = (f"{seconds:.2f} ({seconds / own:.2f})" for seconds in (first, later))
         print(line(name, f"{own:.2f}", *beside), flush=True)
-    runs = [subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True) for _ in range(3)]
+    runs = [subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True) for _ in range(5)]
     imports, firsts = zip(*(map(float, run.stdout.split()) for run in runs), strict=True)
     print(f"\n`import heatlas`: {median(imports):.2f} s. First map in a fresh process: {median(firsts):.1f} s.")
 
