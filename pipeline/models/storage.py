@@ -141,7 +141,7 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu", code: str |
     return LoadedModel(model.to(device).eval(), spec, classes, description)
 
 
-def with_code(description: Mapping[str, Any], code: str, files: FoldFiles) -> Mapping[str, Any]:
+def with_code(description: dict[str, Any], code: str, files: FoldFiles) -> dict[str, Any]:
     """A description that names `code` for a network of the user's own; that of any other network as it is."""
     architecture = description.get("architecture")
     if not isinstance(architecture, dict) or architecture.get("name") != FOREIGN.name:

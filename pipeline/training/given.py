@@ -52,7 +52,9 @@ def require_usable(config: Config) -> None:
     build_network(config.model, spec.shape, len(task.outputs), spec.channels)
 
 
-def networks_of_run(folder: str, model: ModelConfig, device: torch.device | str = "cpu") -> list[LoadedModel]:
+def networks_of_run(
+    folder: str, model: ModelConfig | None = None, device: torch.device | str = "cpu"
+) -> list[LoadedModel]:
     """The networks of a finished run or export; code of others is run only if the settings `model` name it."""
     return [load_model(one, device, getattr(model, "network", "")) for one in _files_of_networks(folder)]
 
@@ -72,13 +74,13 @@ def _files_of_networks(folder: str) -> list[FoldFiles]:
     return list(files if bundle else there)
 
 
-def split_of_networks(folder: str, model: ModelConfig) -> Split:
+def split_of_networks(folder: str, model: ModelConfig | None = None) -> Split:
     """The folds of a finished run, or of its export, as its networks state them; nobody is tested.
 
     One network for all folds is one fold, the first.
     """
     folds = []
-    for files in _files_of_networks(folder)[: 1 if is_foreign(model) else None]:
+    for files in _files_of_networks(folder)[: 1 if model is not None and is_foreign(model) else None]:
         description = read_json(files.description, RETRAIN)
         train, held_out = (tuple(sorted(people_of(description, folder, part))) for part in PARTS[:2])
         folds.append(Fold(int(description["fold"]), train, held_out, ()))

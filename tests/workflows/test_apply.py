@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import nibabel as nib
@@ -16,9 +15,7 @@ from declared_tables import require_as_declared
 
 from heatlas.pipeline.explaining import likeness
 from heatlas.pipeline.explaining.planted_in_scan import PLANTED_IN_SCAN_TABLE
-from heatlas.pipeline.models.families.foreign import ForeignConfig
 from heatlas.pipeline.registration.quality import likeness as quality_likeness
-from heatlas.pipeline.run.config.files import config_to_toml, read_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.statistics.comparison.external import EXTERNAL_CALIBRATION_TABLE, EXTERNAL_TABLE
@@ -263,19 +260,6 @@ def test_both_cohorts_stand_side_by_side(folder, labelled) -> None:
     (section,) = finished_sections(Material.of(labelled), ["external"]).sections
     assert not section.absent
     assert "Does it hold in this cohort?" in section.html
-
-
-def test_a_run_of_a_network_of_ones_own_is_not_applied(folder, tmp_path, capsys) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(folder / "run", copy)
-    for path in (copy / "config.toml", copy / "logs" / "settings.toml"):
-        own = config_to_toml(replace(read_config(path), model=ForeignConfig(network="nets.py:Net", weights="w.pt")))
-        path.write_text(own + path.read_text()[path.read_text().index("\n[run]") :])
-    assert main(["apply", str(copy), str(folder / "input"), str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert "has a network of your own. Give its description to heatlas run" in said
-    assert len(said.strip().splitlines()) == 1
-    assert not (tmp_path / "out").exists()
 
 
 def test_bad_images_and_people_of_the_run_are_refused_before_anything_is_written(folder, tmp_path, capsys) -> None:
