@@ -8,7 +8,8 @@ weights of a fixed seed), each in a fresh process, so that no engine inherits an
 small volume, so that loading and compiling do not count. The gradient ("f+b") is measured first and last; ratios are to
 the better of the two, and their difference says how steady the machine was. Peers: ``pip install --no-deps
 zennit==0.5.1 captum==0.9.0``; those not installed are listed as absent. 193x229x193 takes about 5 GB of memory and ten
-minutes; ``--grid 97 115 97`` one minute. A peer is a function with the signature of `Engine.explain` and a line in
+minutes; ``--grid 97 115 97`` one minute. What oneDNN would do on older processors is in a table of its own (``--isa``,
+none with ``--isa`` alone). A peer is a function with the signature of `Engine.explain` and a line in
 `ENGINES`.
 """
 
@@ -38,6 +39,7 @@ from heatlas.pipeline.models.families.founding import FoundingCNN
 
 ABSENT = {"Pytorch-LRP (founding study), TorchLRP, iNNvestigate, LXT": "no package, or no 3D convolutions in PyTorch"}
 COLUMNS = ("engine", "β", "time s", "/ f+b", "median / f+b", "wall s", "peak GiB", "/ f+b", "unexplained")
+OLDER = ("ONEDNN_MAX_CPU_ISA", "f+b s", "Heatlas, one β / f+b", "Heatlas, five β / f+b")
 AGREEMENT = ("peer", "β", "largest difference / largest value", "correlation", "sum of map, ours / theirs")
 TARGET = 1
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -213,6 +215,7 @@ def main() -> None:
         seed=0,
         device={"default": "cpu", "choices": ("cpu", "cuda")},
         tf32=(False, "let peers and f+b use TF32 (ours never does)"),
+        isa={"nargs": "*", "default": ["SSE41", "AVX2"], "help": "values of ONEDNN_MAX_CPU_ISA, for CPUs"},
         engines={"nargs": "+", "choices": ENGINES, "default": list(ENGINES)},
         one={"nargs": 2, "help": argparse.SUPPRESS},
     )
@@ -227,6 +230,9 @@ def main() -> None:
             found[name] = measured(name, Path(folder), options.threads)
         again = measured(YARDSTICK, Path(folder), options.threads)
         text = tables(found, again, agreement(Path(folder), names))
+        if options.device == "cpu" and options.isa:
+            rows = [older(isa, Path(folder), options.threads) for isa in options.isa]
+            text += "\n".join(["", *table(OLDER, rows), ""])
     heading = f"LRP-β of the founding CNN at {'x'.join(map(str, options.grid))} on {options.device.upper()}"
     show_page(text, options.output, heading)
 
@@ -248,11 +254,18 @@ def measure(engine: Engine, name: str, folder: Path, options: argparse.Namespace
     (folder / f"{name}.json").write_text(json.dumps(found))
 
 
-def measured(name: str, folder: Path, threads: int) -> dict:
+def older(isa: str, folder: Path, threads: int) -> list[str]:
+    """One row: the same with what oneDNN has for an older processor."""
+    engines = (YARDSTICK, "heatlas-1", "heatlas-5")
+    yard, *ours = (min(measured(name, folder, threads, ONEDNN_MAX_CPU_ISA=isa)["time"]) for name in engines)
+    return [isa, f"{yard:.2f}", *(f"**{time / yard:.2f}**" for time in ours)]
+
+
+def measured(name: str, folder: Path, threads: int, **settings: str) -> dict:
     """What one engine took, in a process of its own; ``{"error": ...}`` where it failed."""
     print(f"measuring {name} ...", file=sys.stderr, flush=True)
     command = [sys.executable, __file__, *sys.argv[1:], "--one", name, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **settings}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

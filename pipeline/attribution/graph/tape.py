@@ -119,7 +119,8 @@ def _plane_by_plane(step: PlannedStep, a: Tensor) -> tuple[Tensor, Tensor]:
     for first in range(0, a.shape[2] - pool.kernel_size[0] + 1, pool.stride[0]):
         part = a[:, :, first : first + pool.kernel_size[0]]
         for operation in step.operations[1:]:
-            part = operation.module(part)  # type: ignore[misc]
+            rectifies = isinstance(operation.module, nn.ReLU)  # never in place
+            part = torch.relu(part) if rectifies else operation.module(part)  # type: ignore[misc]
         pooled, winners = pool.apply(part)
         parts.append((pooled, winners.add_(first * a[0, 0, 0].numel())))
     return torch.cat([pooled for pooled, _ in parts], 2), torch.cat([winners for _, winners in parts], 2)
@@ -159,7 +160,7 @@ class Values:
     def local(self, operation: Operation) -> tuple[tuple[Tensor, ...], Tensor]:
         """Copies of the inputs of an operation and what it makes of them, with the graph between."""
         with torch.inference_mode(False), torch.enable_grad():
-            leaves = tuple(self._values[name].detach().clone().requires_grad_() for name in operation.inputs)
+            leaves = tuple(self._as_traced(name).detach().clone().requires_grad_() for name in operation.inputs)
             return leaves, self.called(operation, leaves)
 
     def called(self, operation: Operation, inputs: Sequence[Tensor]) -> Any:
@@ -167,14 +168,19 @@ class Values:
         left = list(zip(operation.inputs, inputs, strict=True))
 
         def given(name: str) -> Any:
-            return left.pop(0)[1] if left and left[0][0] == name else self._values[name]
+            return left.pop(0)[1] if left and left[0][0] == name else self._as_traced(name)
 
         return _call(operation.node, given, self._modules)
+
+    def _as_traced(self, name: str) -> Any:
+        """A value with its channels where the code of a model expects them in memory."""
+        value = self._values[name]
+        return value.contiguous() if isinstance(value, Tensor) else value
 
     def _result(self, operation: Operation) -> Any:
         module, node = operation.module, operation.node
         if module is None or isinstance(module, AsCalled):
-            return _call(node, self._values.__getitem__, self._modules)
+            return _call(node, self._as_traced, self._modules)
         inputs = [self._values[name] for name in operation.inputs]
         if isinstance(module, nn.ReLU):
             return self._relu(inputs[0])

@@ -163,15 +163,14 @@ def _sums(
 @_compiled
 def _betas(sums: Any, relevance: Any, to_both: Any, from_both: Any, floor: Any, sent: Any, lost: Any) -> None:
     """Messages (K, 2, N) from sums (2, N) and relevance (K, N): `to_both` and `from_both` are 1 + β and -β."""
+    one, nothing = sums.dtype.type(1), sums.dtype.type(0)
     for k in range(len(lost)):
         more, less, missing = to_both[k], from_both[k], 0.0
         for i in range(sums.shape[1]):
             plus, minus, r = sums[0, i], sums[1, i], relevance[k, i]
             has_plus, has_minus = plus > floor, minus < -floor
-            up = r * (more if has_minus else 1) / plus if has_plus else 0 * r
-            down = r * (less if has_plus else 1) / minus if has_minus else 0 * r
-            sent[k, 0, i] = up if more != 0 else 0 * r
-            sent[k, 1, i] = down if less != 0 else 0 * r
+            sent[k, 0, i] = r * (more if has_minus else one) / plus if has_plus and more != 0 else nothing
+            sent[k, 1, i] = r * (less if has_plus else one) / minus if has_minus and less != 0 else nothing
             missing += 0.0 if (has_plus and more != 0) or (has_minus and less != 0) else r
         lost[k] = missing
 
