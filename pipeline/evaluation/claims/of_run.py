@@ -256,5 +256,5 @@ def _numbers(ask: Ask, found: Estimate) -> dict[str, object]:
     numbers = {"measure": ask.words, "rule": ask.rule, "estimate": found.mean, "ci_low": low, "ci_high": high}
     if not ask.points:
         return numbers
-    least, most = (ask.points * one for one in ask.margins(low, high))
-    return numbers | {"points": ask.points * ask.margin(found.mean), "points_low": least, "points_high": most}
+    margins = np.clip(ask.points * np.array([ask.margin(found.mean), *ask.margins(low, high)]), -100, 100)
+    return numbers | dict(zip(("points", "points_low", "points_high"), margins, strict=True))
