@@ -5,9 +5,9 @@
 
 Runs are those of `benchmarks/patients.py` with the start value, batch norms and values of β of the source, and with one
 scan a person; they are only read, but for guided backpropagation of the predicted class, which `heatlas explain` adds
-where it is missing. The first line stores what networks said of each person, of which docs/claims is made. With VOLUMES,
-a deformable registration of the patients of INPUT (made if it is not there), they have the volume of the hippocampus as
-well.
+where it is missing. The first line stores what networks said of each person, of which docs/claims is made. With
+VOLUMES, a deformable registration of the patients of INPUT (made if it is not there), they have the volume of the
+hippocampus as well.
 """
 
 from __future__ import annotations
