@@ -19,4 +19,6 @@ def relevance_of(numbers: Numbers) -> relevance.Relevance:
 
 
 def statistics(numbers: Numbers) -> dict[str, Statistic]:
-    return relevance.statistics(relevance_of(numbers))
+    found = relevance.statistics(relevance_of(numbers))
+    unknown = tuple(tissue for tissue in (relevance.INTENSITY, relevance.VOLUME) if tissue not in numbers.wide)
+    return {name: one for name, one in found.items() if not name.startswith(unknown)}

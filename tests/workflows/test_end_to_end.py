@@ -20,6 +20,7 @@ import pytest
 from declared_tables import require_as_declared, tables_of_run
 
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
+from heatlas.pipeline.evaluation.claims.of_run import CLAIMS_TABLE
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.content.relevance import maps as group_maps
@@ -291,6 +292,19 @@ def test_explanations_leave_the_run_as_it_was(finished, cohort, tmp_path):
     assert {name: after[name] for name in before if not name.startswith(receipts)} == {
         name: written for name, written in before.items() if not name.startswith(receipts)
     }
+
+
+def test_claims_are_asked_of_a_run_that_stays_as_it_was(finished, tmp_path):
+    asked = RunLayout(shutil.copytree(finished.root, tmp_path / "out"))
+    before = results(asked)
+    answer = answer_of("claims", str(asked.root))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    require_as_declared(asked, CLAIMS_TABLE)
+    table = CLAIMS_TABLE.read(asked)
+    assert set(table["claim"]) >= {"L4", "L10", "L17", "B8"}
+    assert {"not asked"} < set(table["verdict"])
+    after = results(asked)
+    assert {name: after[name] for name in before} == before
 
 
 KILL_WHEN: dict[str, Callable[[RunLayout], bool]] = {

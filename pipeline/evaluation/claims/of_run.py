@@ -100,25 +100,29 @@ class People:
     def sparsity(self) -> pd.DataFrame:
         return pd.DataFrame([self.sparsity_of(files) for files in self.files])
 
+    @property
+    def betas(self) -> dict[float, str]:
+        return {beta: name for beta, name in BETAS.items() if beta in self.config.attribution.betas}
+
     def sparsity_of(self, files: ScanFiles) -> dict[str, float]:
         """Gini index and entropy of the positive values of each map of LRP in the brain."""
         grid = configured_grid(self.config.registration)
         found: dict[str, float] = {}
         brain = read_map(files.brain_mask, grid) > 0
-        for beta, name in BETAS.items():
+        for beta, name in self.betas.items():
             own = read_map(files.relevance_map(name), grid)[brain].astype(float)
             found |= {f"{SPARSITY[0]} at {beta:g}": gini(own), f"{SPARSITY[1]} at {beta:g}": entropy(own)}
         return found
 
-    def seconds_of_maps(self) -> float:
+    def seconds_of_maps(self, measures: Sequence[str]) -> float:
         """How long reading all maps takes, from one scan."""
-        needed = [
-            path for files in self.files for path in (files.brain_mask, *map(files.relevance_map, BETAS.values()))
-        ]
-        if not all(path.is_file() for path in needed):
-            raise NotAskedError('maps of LRP are not there for all people and β ([attribution] keep_maps = "all")')
+        for files in self.files:
+            if not all(path.is_file() for path in (files.brain_mask, *map(files.relevance_map, self.betas.values()))):
+                raise NotAskedError('maps of LRP are not there for all people ([attribution] keep_maps = "all")')
         start = perf_counter()
-        self.sparsity_of(self.files[0])
+        first = self.sparsity_of(self.files[0])
+        if unknown := [name for name in measures if name not in first]:
+            raise NotAskedError(f"no map for {unknown[0]}: see betas of [attribution]")
         return (perf_counter() - start) * len(self.files)
 
 
@@ -144,10 +148,10 @@ class Answers:
             raise NotAskedError(f"it is about {claim.about}, and the maps of this run explain {explained}")
         sides = [side for ask in claim.asks for side in ask.sides]
         if any(side.startswith(SPARSITY) for side in sides):
-            return self.people.seconds_of_maps()
-        for side in sides:
-            if not np.isfinite(self.mean(side)):
-                raise NotAskedError(f"{side} is not defined for these people")
+            return self.people.seconds_of_maps(sides)
+        for ask in claim.asks:
+            if not np.isfinite(self.sides(ask)).all():
+                raise NotAskedError(f"{ask.words} is not defined for these people")
         start, weights = perf_counter(), np.ones((TRIED, len(self.relevance.classes)))
         for side in sides:
             self.statistics[side](0, weights)
@@ -157,8 +161,9 @@ class Answers:
         first, *second = [self.statistics[side] for side in of.sides]
         return estimate(less(first, *second) if second else first, self.design)
 
-    def mean(self, of: str) -> float:
-        return float(self.statistics[of](0, np.ones((1, len(self.relevance.classes))))[0])
+    def sides(self, of: Ask) -> list[float]:
+        everybody = np.ones((1, len(self.relevance.classes)))
+        return [float(self.statistics[side](0, everybody)[0]) for side in of.sides]
 
     @property
     def start(self) -> str:
@@ -238,7 +243,7 @@ def claims_table(plan: Sequence[tuple[Claim, str, float]], answers: Answers | st
             continue
         start = perf_counter()
         found = {ask.of: answers.estimate(ask) for ask in claim.asks}
-        verdict, note, p = judged(claim.asks, found.__getitem__, answers.mean, lambda _: answers.know)
+        verdict, note, p = judged(claim.asks, found.__getitem__, answers.sides, lambda _: answers.know)
         folds = len(np.unique(answers.relevance.fold_of))
         note = "; ".join(filter(None, (note, answers.start)))
         told |= {"verdict": verdict, "note": note, "p": p, "n_participants": len(answers.relevance.classes)}
@@ -256,5 +261,5 @@ def _numbers(ask: Ask, found: Estimate) -> dict[str, object]:
     numbers = {"measure": ask.words, "rule": ask.rule, "estimate": found.mean, "ci_low": low, "ci_high": high}
     if not ask.points:
         return numbers
-    least, most = (ask.points * one for one in ask.margins(low, high))
-    return numbers | {"points": ask.points * ask.margin(found.mean), "points_low": least, "points_high": most}
+    margins = np.clip(ask.points * np.array([ask.margin(found.mean), *ask.margins(low, high)]), -100, 100)
+    return numbers | dict(zip(("points", "points_low", "points_high"), margins, strict=True))

@@ -68,11 +68,15 @@ class Claim:
 
 
 def judged(
-    asks: Sequence[Ask], estimate: Callable[[str], Estimate], mean: Callable[[str], float], knows: Callable[[str], bool]
+    asks: Sequence[Ask],
+    estimate: Callable[[str], Estimate],
+    sides: Callable[[Ask], Sequence[float]],
+    knows: Callable[[str], bool],
 ) -> tuple[str, str, float]:
     """Verdict, what an open one needs, and p, of asks that have a rule.
 
-    `mean`: of a statistic. `knows`: whether the networks that a statistic is of are better than a coin.
+    `sides`: means of the statistic, or of the two that it compares.
+    `knows`: whether the networks that a statistic is of are better than a coin.
     """
     if not asks:  # numbers that no rule can judge
         return OPEN, MORE, 1.0
@@ -82,7 +86,7 @@ def judged(
     if not all(knows(ask.of) for ask in asks):
         return OPEN, "networks that are better than a coin", 1.0
     for ask in asks:
-        if ask.ends and at_an_end([mean(side) * ask.scale for side in ask.sides], ask.ends[0], ask.ends[1]):
+        if ask.ends and at_an_end([ask.scale * one for one in sides(ask)], ask.ends[0], ask.ends[1]):
             return OPEN, f"a measure that does not lie at its floor or ceiling, as {ask.words} does", 1.0
     return verdict, MORE if verdict == OPEN else "", p
 
