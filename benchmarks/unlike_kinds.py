@@ -21,7 +21,7 @@ NETWORK = ROOT / "pipeline" / "models" / "carried" / "oasis1-age"
 RNG = np.random.default_rng
 FIT = ("dice", "covered", "scale", "affine_residual_mm", "template_correlation")
 LOOK = ("template_correlation", "white_minus_grey", "grey_minus_fluid", "region_distance")
-FOCAL = ("region_distance", "side", "template_correlation", "one_sided_ml", "missing_ml")
+FOCAL = ("region_distance", "side", "template_correlation", "one_sided_ml", "missing_ml", "enclosed_ml")
 LIGHT = ("bright_end", "region_distance", "white_minus_grey", "grey_minus_fluid")
 
 

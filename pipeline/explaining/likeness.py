@@ -61,7 +61,15 @@ from heatlas.pipeline.registration.quality.likeness import (
     region_means,
     side_of,
 )
-from heatlas.pipeline.registration.quality.limits import agreement, bright_air, bright_rim, fine_pattern, missing_ml
+from heatlas.pipeline.registration.quality.limits import (
+    agreement,
+    bright_air,
+    bright_rim,
+    enclosed_ml,
+    fine_pattern,
+    missing_ml,
+    on_voxels,
+)
 from heatlas.pipeline.registration.quality.sides import (
     SMALLEST_MEDIAN,
     one_sided_ml,
@@ -193,7 +201,7 @@ def _controls_in(pool: ReferencePool, config: Config) -> tuple[ScanFiles, ...]:
 
 
 def measure_as_given(work: Work, scan: Scan, files: ScanFiles, anatomy: Anatomy) -> Mapping[str, float]:
-    """Measures of a scan on its own voxels: of a stripped one its rim, of a whole head also the air beside it.
+    """Measures of a scan on its own voxels: dark spots, and the rim of a stripped brain or the air beside a head.
 
     Nothing of an image that came in template space, or that is there no more.
     """
@@ -203,9 +211,14 @@ def measure_as_given(work: Work, scan: Scan, files: ScanFiles, anatomy: Anatomy)
     image, quality = load_t1w(path), read_json(files.quality, "Run the registration again.")
     mask, grid = anatomy.mask, configured_template(work.config.registration).grid
     to_voxels = np.linalg.inv(image.affine) @ read_affine(files.affine_transform)
+    voxel_mm = np.array(image.grid.voxel_sizes_mm)
     if quality.get("brain_extraction") == "stripped":
-        return {"bright_rim": bright_rim(image.data, nonzero_brain(image.data), np.array(image.grid.voxel_sizes_mm))}
-    return {"bright_air": bright_air(image.data, to_voxels, mask, grid.affine)}
+        brain = nonzero_brain(image.data)
+        beside = {"bright_rim": bright_rim(image.data, brain, voxel_mm)}
+    else:
+        brain = on_voxels(mask, grid.affine, to_voxels, image.data.shape)
+        beside = {"bright_air": bright_air(image.data, to_voxels, mask, grid.affine)}
+    return {"enclosed_ml": enclosed_ml(image.data, brain, voxel_mm, to_voxels), **beside}
 
 
 def same_brains(

@@ -7,7 +7,15 @@ import pytest
 
 from heatlas.pipeline.registration.quality import sides
 from heatlas.pipeline.registration.quality.likeness import LIMITED, Norm, places_among, side_of
-from heatlas.pipeline.registration.quality.limits import agreement, bright_air, bright_rim, fine_pattern, missing_ml
+from heatlas.pipeline.registration.quality.limits import (
+    agreement,
+    bright_air,
+    bright_rim,
+    enclosed_ml,
+    fine_pattern,
+    missing_ml,
+    on_voxels,
+)
 
 MM = 4.0
 PLACES = np.indices((40, 40, 40)) - 19.5
@@ -33,6 +41,38 @@ def test_the_rim_of_a_brain_is_dark_unless_it_was_cut_away() -> None:
 
     assert whole < 0.1
     assert tight > 0.9
+
+
+def test_a_dark_part_counts_where_white_matter_encloses_it() -> None:
+    """A ventricle in the middle, grey matter at the rim, and a ball of fluid in white matter, or where it ends."""
+    draw = np.random.default_rng(0)
+    places = np.indices((64, 64, 64)) - 31.5
+    depth = 28 - np.sqrt((places**2).sum(0))
+    brain = depth > 0
+    tones = np.select([depth > 18, depth > 6, depth > 0], [0.35, 1.0, 0.7], 0.0) + draw.normal(0, 0.02, brain.shape)
+
+    def with_ball(x: float, radius: float, y_mm: float = 0.0) -> float:
+        to_voxels[1, 3] = 31.5 - y_mm / 2
+        ball = np.sqrt(((places - np.array([x, 0, 0])[:, None, None, None]) ** 2).sum(0)) < radius
+        return enclosed_ml(1000 * np.where(ball & brain, 0.35, tones), brain, np.full(3, 2.0), to_voxels)
+
+    to_voxels = np.diag([0.5, 0.5, 0.5, 1.0])
+    assert with_ball(0, 0) == 0
+    assert with_ball(16, 2.1) == pytest.approx(32 * 8e-3)  # centres of 32 voxels lie within it
+    assert with_ball(10, 2.1) == 0  # part of the ventricle
+    assert with_ball(25, 2.1) == 0  # a furrow
+    assert with_ball(16, 2.1, y_mm=-70) == 0  # where ventricles end
+    assert np.isnan(enclosed_ml(tones, brain, np.full(3, 4.0), to_voxels))
+
+
+def test_a_mask_of_the_template_is_carried_to_the_voxels_of_a_scan() -> None:
+    to_voxels = np.diag([0.5, 0.5, 0.5, 1.0])  # voxels of 2 mm, half a voxel of the template apart
+    to_voxels[:3, 3] = 39.5
+
+    found = on_voxels(MASK, AFFINE, to_voxels, (80, 80, 80))
+
+    assert found.sum() == pytest.approx(8 * MASK.sum(), rel=0.02)
+    assert np.argwhere(found).mean(0) == pytest.approx([39.5] * 3, abs=0.5)
 
 
 def test_air_is_bright_where_half_of_it_holds_a_ghost() -> None:
