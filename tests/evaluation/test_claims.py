@@ -50,7 +50,7 @@ def test_the_first_page_counts_identities_people_and_what_was_not_asked_apart():
     verdicts = [claim.verdict for claim in CLAIMS]
     assert counts[1] + counts[2] + counts[4] == verdicts.count("holds")
     assert counts[3] == verdicts.count("does not")
-    assert "(claims/ca_stream.md) | 11 | 2 | 0 | 3 | 0 | 5 | 1 |" in page
+    assert "(claims/ca_stream.md) | 11 | 2 | 0 | 2 | 0 | 6 | 1 |" in page
 
 
 def test_differences_of_a_text_and_of_headlines():
