@@ -96,7 +96,7 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu", code: str |
 
     `code`: what makes a network of the user's own, in place of what the description names; empty to run no such code.
     """
-    description: Mapping[str, Any] = read_json(files.description, RETRAIN)
+    description = read_json(files.description, RETRAIN)
     if description.get("format") != FORMAT:
         raise BadInputError(f"{files.description}: not a model description of format {FORMAT}. Train the model again.")
     if code is not None:
