@@ -127,13 +127,12 @@ class ControlLikeness:
         values = dict(scan.values)
         if self.regions is not None and self.regions.middle.shape == scan.regions.shape:
             values["region_distance"] = mean_distance(scan.regions, self.regions)
-        known = self.sides is not None and scan.asymmetry is not None
-        if known and self.sides.middle.shape == scan.asymmetry.shape:  # type: ignore[union-attr]
-            away = (scan.asymmetry - self.sides.middle) / self.sides.spread  # type: ignore[union-attr]
-            values["one_sided_ml"] = one_sided_ml(away, scan.template)
+        sides, ours, template = self.sides, scan.asymmetry, scan.template
+        if sides is not None and ours is not None and sides.middle.shape == ours.shape:
+            values["one_sided_ml"] = one_sided_ml((ours - sides.middle) / sides.spread, template)
             if np.median(self.values.get("side") or [0.0]) >= SMALLEST_MEDIAN:  # else they have none in common
-                ours, theirs = (without_shading(one, scan.template) for one in (scan.asymmetry, self.sides.middle))  # type: ignore[union-attr]
-                values["side"] = side_of(ours, Norm(theirs, self.sides.spread))  # type: ignore[union-attr]
+                mean = Norm(without_shading(sides.middle, template), sides.spread)
+                values["side"] = side_of(without_shading(ours, template), mean)
         values["feature_distance"] = feature_distance(scan.features, self.features)
         return places_among(values, self.values)
 
