@@ -35,13 +35,12 @@ from heatlas.pipeline.explaining.features import (
     unseen_people,
     unseen_scans,
 )
-from heatlas.pipeline.explaining.networks import MeanControls
 from heatlas.pipeline.explaining.tables import declared
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel
-from heatlas.pipeline.registration.ants_transform import read_affine
+from heatlas.pipeline.registration.ants_transform import read_affine, read_values
 from heatlas.pipeline.registration.images.brain_extraction import nonzero_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.likeness import (
@@ -128,12 +127,12 @@ class ControlLikeness:
         values = dict(scan.values)
         if self.regions is not None and self.regions.middle.shape == scan.regions.shape:
             values["region_distance"] = mean_distance(scan.regions, self.regions)
-        sides, asymmetry = self.sides, scan.asymmetry
-        if sides is not None and asymmetry is not None and sides.middle.shape == asymmetry.shape:
-            values["one_sided_ml"] = one_sided_ml((asymmetry - sides.middle) / sides.spread, scan.template)
+        sides, ours, template = self.sides, scan.asymmetry, scan.template
+        if sides is not None and ours is not None and sides.middle.shape == ours.shape:
+            values["one_sided_ml"] = one_sided_ml((ours - sides.middle) / sides.spread, template)
             if np.median(self.values.get("side") or [0.0]) >= SMALLEST_MEDIAN:  # else they have none in common
-                ours, theirs = (without_shading(one, scan.template) for one in (asymmetry, sides.middle))
-                values["side"] = side_of(ours, Norm(theirs, sides.spread))
+                mean = Norm(without_shading(sides.middle, template), sides.spread)
+                values["side"] = side_of(without_shading(ours, template), mean)
         values["feature_distance"] = feature_distance(scan.features, self.features)
         return places_among(values, self.values)
 
@@ -150,7 +149,7 @@ def measure_scan(
     `networks`: of `named_members`, on `device`, that have not learned from the person.
     """
     image = from_network(read_network_volume(files, spec), spec)
-    brain = (image != 0).astype(np.float32)  # z-scores are negative too
+    brain = (image > 0).astype(np.float32)
     values = intensity_measures(image, brain, anatomy)
     quality = read_json(files.quality, "Run the registration again.") if files.quality.is_file() else {}
     values |= {one.column: float(quality[one.column]) for one in LIKENESS if quality.get(one.column) is not None}
@@ -222,7 +221,7 @@ def measure_as_given(work: Work, scan: Scan, files: ScanFiles, anatomy: Anatomy)
 
 
 def same_brains(
-    scans: Sequence[Scan], files: Sequence[ScanFiles], controls: Sequence[ScanFiles], mean: MeanControls | None,
+    scans: Sequence[Scan], files: Sequence[ScanFiles], controls: Sequence[ScanFiles], mean: Path | None,
     spec: NetworkInput, anatomy: Anatomy,
 ) -> np.ndarray:  # fmt: skip
     """How far each scan agrees with that of another person; a line of the log names those who agree too far.
@@ -237,7 +236,7 @@ def same_brains(
         return fine_pattern(image, anatomy.mask, spec.resolution_mm)
 
     if mean is not None:
-        common = fine_pattern(from_network(mean.seen(spec)[0], spec), anatomy.mask, spec.resolution_mm)
+        common = fine_pattern(read_values(mean), anatomy.mask, spec.resolution_mm)
     else:
         common = np.mean([pattern(one) for one in controls], axis=0)
         common = common / (float(np.linalg.norm(common)) or 1.0)
@@ -274,7 +273,7 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
 
     def write() -> Iterable[Path]:
         spec, anatomy, device = configured_input(config), anatomy_of(config), chosen_device(config.training)
-        networks = networks_of_run(str(folder), config.model, device)
+        networks = networks_of_run(str(folder), device)
         if bundle is not None:
             reference = read_reference(bundle.layout)
         else:
@@ -282,10 +281,10 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
             reference = likeness_of_controls(measured, unseen_people(networks, unseen, str(folder), device))
         members = {int(one.description["fold"]): named_members(one) for one in networks if reference.features}
         values = [dict(measure_as_given(work, scan, one, anatomy)) for scan, one in zip(scans, files, strict=True)]
-        for value, alike in zip(values, same_brains(scans, files, controls, pool.mean, spec, anatomy), strict=True):
+        mean = bundle.layout.mean_controls if bundle else None
+        for value, alike in zip(values, same_brains(scans, files, controls, mean, spec, anatomy), strict=True):
             value["same_brain"] = alike
-        own = work.without_labels  # else the folds of this cohort, which are not those of the networks
-        split = work.split if own else split_of_networks(str(folder), config.model)
+        split = work.split if work.without_labels else split_of_networks(str(folder))  # not the folds of this cohort
         of_person, rows = networks_for([scan.participant_id for scan in scans], split), list[list[Any]]()
         for scan, one, given in zip(scans, files, values, strict=True):
             asked = {
