@@ -176,6 +176,22 @@ def test_a_run_without_truth_or_with_one_class_lists_every_claim(run, missing) -
     assert ("are of fewer" if missing == "class" else "no group/predictions.tsv") in str(found["L4"]["note"])
 
 
+def test_a_damaged_table_is_named_in_one_line(run, capsys) -> None:
+    path = RELEVANCE_BILATERAL_TABLE.path(run)
+    path.write_text(path.read_text("utf-8").replace("\t8\t", "\t8x\t", 1), "utf-8")
+    assert main(["claims", str(run.root)]) == 65
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said[-1].startswith(f"heatlas: {path}: line 2, column n_voxels: '8x' is not a number")
+    assert not CLAIMS_TABLE.path(run).exists()
+
+
+def test_a_run_without_such_maps_is_told_why(run) -> None:
+    rows = read_table(RELEVANCE_BILATERAL_TABLE.path(run))
+    write_table(RELEVANCE_BILATERAL_TABLE.path(run), rows.assign(map="expectedGradients"))
+    with pytest.raises(NotAskedError, match="no maps of LRP or guided backpropagation"):
+        answers_of(run, read_run_config(run))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

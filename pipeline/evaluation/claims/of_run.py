@@ -46,6 +46,7 @@ from heatlas.pipeline.registration.volumes import VOLUMES_TABLE
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import ExplanationLayout, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.tables import require_numbers
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 
 CLAIMS_TABLE = declared("claims")
@@ -189,7 +190,11 @@ def answers_of(layout: RunLayout, config: Config) -> Answers:
             raise NotAskedError(f"no {table.file}: the run is not finished, or nobody's class is known")
     rows = PREDICTIONS_TABLE.read(layout, ["participant_id", "session_id", "scan_id", "fold", "target", "probability"])
     sums = RELEVANCE_BILATERAL_TABLE.read(layout, ["scan_id", "map", "group", "n_voxels", "sum"])
+    require_numbers(PREDICTIONS_TABLE.path(layout), rows, ["fold", "target", "probability"])
+    require_numbers(RELEVANCE_BILATERAL_TABLE.path(layout), sums, ["n_voxels", "sum"])
     sums = sums[(sums["n_voxels"] > 0) & sums["map"].isin([*BETAS.values(), GUIDED])]
+    if sums.empty:
+        raise NotAskedError("no maps of LRP or guided backpropagation: see methods of [attribution]")
     voxels = {str(group): int(n) for group, n in sums.groupby("group", sort=False)["n_voxels"].first().items()}
     wide = sums.pivot_table(index="scan_id", columns=["map", "group"], values="sum").dropna()
     rows = rows[rows["scan_id"].isin(wide.index)].dropna(subset=["fold", "target", "probability"])
@@ -202,6 +207,7 @@ def answers_of(layout: RunLayout, config: Config) -> Answers:
     path = ExplanationLayout(layout.root).bilateral(OF_PREDICTED)
     if path.is_file():
         own = EXPLAINED_BILATERAL_TABLE.read(path, ["scan_id", "group", "sum"])
+        require_numbers(path, own, ["sum"])
         of_predicted = own.pivot_table(index="scan_id", columns="group", values="sum")
         of_predicted = of_predicted.reindex(index=rows["scan_id"], columns=list(voxels))
         if of_predicted.notna().all(axis=None):

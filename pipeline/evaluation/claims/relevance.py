@@ -253,7 +253,8 @@ class Relevance:
                 n = inside.sum(axis=1)[:, None]
                 squares, people = squares + inside @ own**2 - ratio((inside @ own) ** 2, n), people + n - (n > 0)
             each.append(np.sqrt(np.maximum(squares, 0) / people))
-        return np.asarray(np.median(each[0] / each[1], axis=1))
+        with np.errstate(divide="ignore", invalid="ignore"):  # controls that are alike
+            return np.asarray(np.median(each[0] / each[1], axis=1))
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
