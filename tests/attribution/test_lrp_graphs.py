@@ -501,3 +501,24 @@ def test_overlapping_windows_add_up_at_a_common_winner() -> None:
     assert float(back[0, 0, 1, 1, 2]) == 8  # an inner voxel lies in eight windows of 2x2x2
     assert float(back[0, 1, 2, 3, 4]) == 1  # a corner in one
     assert float(back.sum()) == pooled.numel()
+
+
+class Viewed(nn.Module):
+    """Expects its values as PyTorch lays them out in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.first, self.second, self.head = nn.Conv3d(1, 4, 3), nn.Conv3d(4, 4, 3), nn.Linear(4 * 3 * 4 * 5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool3d(F.relu(self.first(x)), 2)
+        return self.head(F.relu(self.second(x)).view(x.size(0), -1))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_maps_in_float32_of_a_network_that_views_its_values(count: int) -> None:
+    net, x = Viewed().eval(), volumes(12, 14, 16)[:count]
+    (answer,) = lrp(net, x.float(), 1, [founding(0.5)])
+    (exact,) = lrp(net.double(), x, 1, [founding(0.5)])
+    assert (answer.values - exact.values).abs().max() < 1e-4 * exact.values.abs().max()
