@@ -16,20 +16,17 @@ import relevance_statistics
 from claim_numbers import NOBODY, Numbers
 from harness import listed
 
+from heatlas.pipeline.evaluation.claims.records import LESS, MORE, Ask, judged  # noqa: F401  # MORE: claim_records
 from heatlas.pipeline.evaluation.claims.rule import (
-    OPEN,
     Design,
     Estimate,
     Floats,
     Ints,
     Statistic,
     area_of,
-    at_an_end,
     estimate,
     less,
     mean_of,
-    together,
-    told,
 )
 
 STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {
@@ -39,22 +36,6 @@ STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {
 """Statistics of a study beside the means of its measures."""
 ANSWERS, LOGIT, COIN = "probability", ", logit", 0.5
 """What networks answer, which all studies store; of a recipe, where a study has several."""
-LESS = " less "
-MORE = "more people or networks: the interval holds the bound"
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A statistic and what a claim says of it; `says` is empty for a number that is only shown."""
-
-    of: str  # a statistic or measure of the study, or two of them as "A less B"
-    words: str = ""  # before the number on the page
-    says: str = ""  # above or below the bound, or within it of the origin
-    bound: float = 0.0
-    origin: float = 0.0
-    ends: tuple[float, ...] = ()  # floor and ceiling of the measure, at which it cannot tell
-    form: str = ".2f"
-    scale: float = 1.0  # of the numbers on the page, and of the bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,21 +108,11 @@ def answered(name: str, asks: tuple[Ask, ...]) -> tuple[str, str, str, float]:
     """Text, verdict, what an open one needs, and p, of what a study says to asks."""
     of = study(name)
     text = "; ".join(text_of(ask, of.estimate(ask.of)) for ask in asks)
-    parts = [
-        (ask, told(of.estimate(ask.of), ask.says, ask.bound / ask.scale, ask.origin / ask.scale))
-        for ask in asks
-        if ask.says
-    ]
-    if not parts:  # numbers that no rule can judge
-        return text, OPEN, MORE, 1.0
-    verdict, p = together([part for _, part in parts])
-    if not all(of.networks_know(ask.of) for ask, _ in parts):
-        return text, OPEN, "networks that are better than a coin", 1.0
-    for ask, _ in parts:
-        sides = [of.estimate(side).mean * ask.scale for side in of.sides(ask.of)]
-        if ask.ends and at_an_end(sides, *ask.ends):
-            return text, OPEN, f"a measure that does not lie at its floor or ceiling, as {ask.words} does", 1.0
-    return text, verdict, MORE if verdict == OPEN else "", p
+    ruled = [ask for ask in asks if ask.says]
+    verdict, needs, p = judged(
+        ruled, of.estimate, lambda ask: [of.estimate(side).mean for side in of.sides(ask.of)], of.networks_know
+    )
+    return text, verdict, needs, p
 
 
 def text_of(ask: Ask, found: Estimate) -> str:

@@ -35,12 +35,13 @@ from heatlas.pipeline.explaining.features import (
     unseen_people,
     unseen_scans,
 )
+from heatlas.pipeline.explaining.networks import MeanControls
 from heatlas.pipeline.explaining.tables import declared
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, from_network, read_network_volume
 from heatlas.pipeline.models.storage import LoadedModel
-from heatlas.pipeline.registration.ants_transform import read_affine, read_values
+from heatlas.pipeline.registration.ants_transform import read_affine
 from heatlas.pipeline.registration.images.brain_extraction import nonzero_brain
 from heatlas.pipeline.registration.images.t1w import load_t1w
 from heatlas.pipeline.registration.quality.likeness import (
@@ -149,7 +150,7 @@ def measure_scan(
     `networks`: of `named_members`, on `device`, that have not learned from the person.
     """
     image = from_network(read_network_volume(files, spec), spec)
-    brain = (image > 0).astype(np.float32)
+    brain = (image != 0).astype(np.float32)  # z-scores are negative too
     values = intensity_measures(image, brain, anatomy)
     quality = read_json(files.quality, "Run the registration again.") if files.quality.is_file() else {}
     values |= {one.column: float(quality[one.column]) for one in LIKENESS if quality.get(one.column) is not None}
@@ -221,7 +222,7 @@ def measure_as_given(work: Work, scan: Scan, files: ScanFiles, anatomy: Anatomy)
 
 
 def same_brains(
-    scans: Sequence[Scan], files: Sequence[ScanFiles], controls: Sequence[ScanFiles], mean: Path | None,
+    scans: Sequence[Scan], files: Sequence[ScanFiles], controls: Sequence[ScanFiles], mean: MeanControls | None,
     spec: NetworkInput, anatomy: Anatomy,
 ) -> np.ndarray:  # fmt: skip
     """How far each scan agrees with that of another person; a line of the log names those who agree too far.
@@ -236,7 +237,7 @@ def same_brains(
         return fine_pattern(image, anatomy.mask, spec.resolution_mm)
 
     if mean is not None:
-        common = fine_pattern(read_values(mean), anatomy.mask, spec.resolution_mm)
+        common = fine_pattern(from_network(mean.seen(spec)[0], spec), anatomy.mask, spec.resolution_mm)
     else:
         common = np.mean([pattern(one) for one in controls], axis=0)
         common = common / (float(np.linalg.norm(common)) or 1.0)
@@ -273,7 +274,7 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
 
     def write() -> Iterable[Path]:
         spec, anatomy, device = configured_input(config), anatomy_of(config), chosen_device(config.training)
-        networks = networks_of_run(str(folder), device)
+        networks = networks_of_run(str(folder), config.model, device)
         if bundle is not None:
             reference = read_reference(bundle.layout)
         else:
@@ -281,10 +282,10 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
             reference = likeness_of_controls(measured, unseen_people(networks, unseen, str(folder), device))
         members = {int(one.description["fold"]): named_members(one) for one in networks if reference.features}
         values = [dict(measure_as_given(work, scan, one, anatomy)) for scan, one in zip(scans, files, strict=True)]
-        mean = bundle.layout.mean_controls if bundle else None
-        for value, alike in zip(values, same_brains(scans, files, controls, mean, spec, anatomy), strict=True):
+        for value, alike in zip(values, same_brains(scans, files, controls, pool.mean, spec, anatomy), strict=True):
             value["same_brain"] = alike
-        split = work.split if work.without_labels else split_of_networks(str(folder))  # not the folds of this cohort
+        own = work.without_labels  # else the folds of this cohort, which are not those of the networks
+        split = work.split if own else split_of_networks(str(folder), config.model)
         of_person, rows = networks_for([scan.participant_id for scan in scans], split), list[list[Any]]()
         for scan, one, given in zip(scans, files, values, strict=True):
             asked = {

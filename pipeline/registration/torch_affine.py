@@ -45,6 +45,8 @@ RADIUS_MM = 60.0
 MOST_STEPS = 60
 LEAST_COVERED = 0.1
 """Share of the template's brain that a scan covers at least: half a head covers half."""
+LARGEST_CHANGE = 2.5
+"""Of a length: brains of newborns are about half as long as those of adults."""
 
 
 def register(fixed: Volume, moving: Volume, prefix: Path, source: Path) -> Transforms:
@@ -87,6 +89,9 @@ def _problem(found: np.ndarray, fixed: Volume, moving: Volume) -> str:
         return "no affine map onto the template was found"
     if np.linalg.det(found[:3, :3]) <= 0:
         return "the affine map onto the template exchanges left and right, or is flat"
+    lengths = np.linalg.svd(found[:3, :3], compute_uv=False)
+    if max(lengths[0], 1 / lengths[-1]) > LARGEST_CHANGE:
+        return f"the affine map onto the template changes lengths by a factor of {lengths[-1]:.2g} to {lengths[0]:.2g}"
     to_voxels = np.linalg.inv(moving.affine) @ found @ fixed.affine
     seen = scipy.ndimage.affine_transform(
         (moving.data != 0).astype(np.float32), to_voxels[:3, :3], to_voxels[:3, 3], fixed.data.shape, order=0

@@ -16,7 +16,7 @@ from scipy.stats import spearmanr, t
 from sklearn.metrics import roc_auc_score
 
 from heatlas.pipeline.evaluation.claims import rule
-from heatlas.pipeline.evaluation.claims.relevance import BETAS, GUIDED, INTENSITY, PREDICTED
+from heatlas.pipeline.evaluation.claims.relevance import BETAS, GUIDED, INTENSITY, PREDICTED, Relevance
 from heatlas.pipeline.evaluation.claims.rule import HOLDS, NOT, OPEN, Design, Estimate, area_of, estimate, mean_of, told
 from tests.evaluation.interval_coverage import coverage, simulated
 
@@ -65,6 +65,34 @@ def test_areas_are_those_of_pairs_within_folds():
     weights[1, own[0]] = 0
     found = area_of(values, positive, folds)(0, weights)
     assert found == pytest.approx([np.average(areas, weights=pairs), areas[1]])
+
+
+def test_what_is_known_by_one_network_alone_has_no_error_and_no_verdict():
+    """Values in one fold of five: without its network there is nothing, so how networks differ is not known."""
+    folds = np.arange(60)[:, None] % 5
+    values = np.where(folds == 0, RANDOM.normal(5, 1, size=(60, 1)), np.nan)
+    design = Design(np.arange(60) % 2, folds)
+    with np.errstate(invalid="ignore"):
+        found = estimate(mean_of(values), design)
+    assert found.mean == pytest.approx(np.nanmean(values))
+    assert np.isnan([found.error, *found.interval]).all()
+    assert told(found, "above", 0) == (OPEN, 1.0)
+
+
+def test_totals_of_an_outcome_are_shares_of_their_folds_and_unknown_where_nobody_is_drawn():
+    classes, folds = np.arange(40) % 2, np.arange(40)[:, None] % 4 // 2
+    maps, answers = RANDOM.uniform(1, 2, (1, 40, 2)), np.where(np.arange(40)[:, None] % 4 == 0, 0.9, 0.2)
+    own = Relevance({"lrpB000": maps}, {"Pons": 3, "Amygdala": 2}, classes, folds, lambda _: answers)
+    totals, false = maps[0].sum(axis=1), np.arange(40) % 4 == 0  # false positives are of the first fold alone
+    assert own.outcomes["FP"][:, 0].tolist() == false.tolist()
+    weights = np.stack([np.ones(40), folds[:, 0] == 0, folds[:, 0] == 1])
+    with np.errstate(invalid="ignore"):
+        found = own.total("lrpB000", "FP")(0, weights.astype(float))
+    assert found[:2] == pytest.approx([(totals[false] / totals[folds[:, 0] == 0].mean()).mean()] * 2)
+    assert np.isnan(found[2])
+    maps[0, 3, 1] = np.nan
+    with pytest.raises(ValueError, match="lrpB000: a sum of a person"):
+        Relevance({"lrpB000": maps}, {"Pons": 3, "Amygdala": 2}, classes, folds, lambda _: answers)
 
 
 def test_a_verdict_needs_an_interval_beyond_the_bound():

@@ -103,6 +103,7 @@ def test_a_map_is_read_as_it_was_written(tmp_path: Path) -> None:
 UNUSABLE = {
     "covers 0% of the template's brain": np.array([[1, 0, 0, 500], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]]),
     "exchanges left and right": np.diag([-1.0, 1, 1, 1]),
+    "changes lengths by a factor of 0.1 to 1": np.diag([0.1, 1, 1, 1]),
     "no affine map onto the template was found": np.diag([np.nan, 1, 1, 1]),
 }
 

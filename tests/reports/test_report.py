@@ -421,8 +421,8 @@ def test_an_empty_recovery_table_still_marks_the_run_as_synthetic(tmp_path):
 def test_classes_may_be_called_by_numbers(tmp_path):
     layout = small_report(tmp_path, contrast=("1", "0"), guided=False)
     page, whole = Page(layout.report), whole_report(layout)
-    assert re.search("Networks (told|did not reliably tell) 1 from 0 in people they had not seen", page.text)
-    assert "The contrast rests on 5 1 and 5 0." in page.text
+    assert re.search("(told|did not reliably tell) diagnosis 1 from diagnosis 0 in people they had not seen", page.text)
+    assert "The contrast rests on 5 of diagnosis 1 and 5 of diagnosis 0." in page.text
     predictions = read_table(layout.group / "predictions.tsv")
     hits = int(((predictions["label"] == "1") & (predictions["predicted"] == "1")).sum())
     assert hits > 0

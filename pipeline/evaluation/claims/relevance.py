@@ -61,6 +61,11 @@ class Relevance:
     fold_of: Ints
     measure: Callable[[str], Floats]
 
+    def __post_init__(self) -> None:
+        for name, sums in self.maps.items():
+            if not np.isfinite(sums).all():
+                raise ValueError(f"{name}: a sum of a person, seed and region is not known; leave the person out")
+
     @cached_property
     def size(self) -> Floats:
         return np.array(list(self.voxels.values()), float)
@@ -111,7 +116,7 @@ class Relevance:
             found = np.zeros(len(weights))
             for _, inside in self.folds(seed, weights):
                 found += ratio((inside * asked) @ own * inside.sum(axis=1), inside @ own)
-            return ratio(found, (weights * asked).sum(axis=1))
+            return ratio(found, (weights * asked).sum(axis=1), np.nan)
 
         return statistic
 
@@ -257,9 +262,10 @@ class Relevance:
             return np.asarray(np.median(each[0] / each[1], axis=1))
 
 
-def ratio(above: Floats, below: Floats) -> Floats:
-    """A quotient that is 0 where both are: nobody of a fold was drawn."""
-    return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below != 0)
+def ratio(above: Floats, below: Floats, of_nobody: float = 0.0) -> Floats:
+    """A quotient that is `of_nobody` where the divisor is 0: nobody was drawn."""
+    out = np.full(np.broadcast_shapes(above.shape, below.shape), of_nobody)
+    return np.asarray(np.divide(above, below, out=out, where=below != 0))
 
 
 def correlations(first: Floats, second: Floats) -> Floats:

@@ -28,7 +28,7 @@ HOLDS, NOT, OPEN = "holds", "does not", "open"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, with its error over people and networks."""
+    """A mean over seeds, with its error over people and networks; NaN where that is not known."""
 
     mean: float
     error: float
@@ -39,7 +39,7 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        half = float(stats.t.ppf(0.975, self.freedom)) * self.error if self.error > 0 else 0.0
+        half = float(stats.t.ppf(0.975, self.freedom)) * self.error if self.error > 0 else self.error
         return self.mean - half, self.mean + half
 
     def p(self, bound: float) -> float:
@@ -89,7 +89,9 @@ def estimate(statistic: Statistic, design: Design, draws: int = DRAWS) -> Estima
     shared = np.trace(covariance) / n_seeds**2 if nested else _interaction(covariance)
     of_networks = networks.var(ddof=1) / len(networks) if len(networks) > 1 else 0.0
     variance, freedom = of_people, float(people)
-    if of_networks > shared:
+    if np.isnan(of_networks):  # a statistic that is not known without the people of one network
+        variance = np.nan
+    elif of_networks > shared:
         variance = of_people + of_networks - shared
         freedom = variance**2 / (of_people**2 / people + of_networks**2 / (len(networks) - 1))
     return Estimate(float(np.mean(found)), float(np.sqrt(variance)), freedom, tuple(found), _between(pseudo))

@@ -309,7 +309,8 @@ def _few(run: RunRecord) -> Caution | None:
     smallest = min(people.values())
     if smallest >= FEW_PARTICIPANTS:
         return None
-    counts = listing([f"{number(n)} {label}" for label, n in people.items()])
+    named = {label: run.in_words(label) for label in people}
+    counts = listing([f"{number(n)} {'of ' * (named[label] != label)}{named[label]}" for label, n in people.items()])
     if one_split:
         counts += " of the test part"
     return Caution.read(
