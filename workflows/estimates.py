@@ -118,7 +118,10 @@ def made_of(
         stage = "prediction" if is_given(config) else "training"
         seconds[stage] = rounds(networks, workers) * max(trained, default=0) * epochs * step.seconds
     if step is not None and "attribution" in stages:
-        seconds["maps"] = rounds(labelled, workers) * settings.ensemble * steps_of_maps(config) * step.seconds
+        # Networks of another run are all asked about everybody; else those of one fold about people with labels.
+        explained, folds = (kept, len(trained)) if settings.networks_of else (labelled, 1)
+        steps = folds * settings.ensemble * steps_of_maps(config)
+        seconds["maps"] = rounds(explained, workers) * steps * step.seconds
     memory = 0.7e9 + (0.0 if step is None else step.memory * settings.batch_size * 1.5)
     if registered:
         memory = max(memory, 0.7e9 + 330.0 * voxels)  # ANTs: some forty images in single and double precision

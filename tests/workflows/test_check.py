@@ -524,6 +524,9 @@ def test_training_is_steps_of_the_largest_fold_by_rounds_of_workers() -> None:
     alone = made_of(config, 10, 10, [8, 9, 7, 8, 8], ALL, TrainingStep(2.0, 1e6), workers=15)
     assert alone.seconds["training"] == pytest.approx(made.seconds["training"] / 4)
     assert alone.seconds["maps"] == pytest.approx(3 * steps_of_maps(config) * 2.0)
+    applied = configured(training={"ensemble": 3, "networks_of": "RUN"})  # all networks explain everybody
+    maps = made_of(applied, 10, 0, [0] * 5, ["attribution"], TrainingStep(2.0, 1e6), workers=15).seconds["maps"]
+    assert maps == pytest.approx(5 * alone.seconds["maps"])
 
 
 def test_lrp_counts_for_each_beta_and_slow_methods_are_named() -> None:
