@@ -197,7 +197,7 @@ def execute(command: Command, begin: Callable[[], None] = lambda: None) -> int:
         with redirect_stdout(cast(TextIO, PlainStream(sys.stdout))):
             return int(getattr(module, function)(command))
     except (KeyboardInterrupt, TerminatedError) as error:
-        then = "run the same command again to continue." if command.computes else "the same command begins anew."
+        then = "run the same command again to continue." if command.computes else "the same command starts anew."
         return _report(f"{str(error) or 'interrupted'}; {then}", getattr(error, "exit_code", EXIT_INTERRUPTED))
     except HeatlasError as error:
         return _report(str(error), error.exit_code)

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -307,6 +308,11 @@ def shared_settings(config: Config) -> Config:
 
 def _shared_network(settings: ModelConfig) -> ModelConfig:
     if isinstance(settings, ForeignConfig):
+        if re.search(r'"(/|~|[A-Za-z]:)', settings.arguments):
+            raise UsageError(
+                f"model.arguments = {settings.arguments}: names a place of this computer, which an export would "
+                "tell. Let the code find it, and train again."
+            )
         return dataclasses.replace(settings, network=code_without_place(settings.network), weights="")
     return on_backbone(settings).keyed(settings)
 
@@ -339,7 +345,7 @@ def metadata(
                     "type": "image", "format": "magnitude", "modality": "PT" if kind.suffix == "pet" else "MR",
                     "num_channels": spec.channels, "spatial_shape": list(spec.shape), "dtype": "float32",
                     **({} if spec.feeding else {"value_range": [0, 1]}),
-                    "is_patch_data": False, "channel_def": {"0": "image"},
+                    "is_patch_data": False, "channel_def": {str(channel): "image" for channel in range(spec.channels)},
                     "space": DEFAULT_TEMPLATE, "resolution_mm": spec.resolution_mm,
                     "affine": spec.grid.affine.tolist(),
                     "normalisation": spec.feeding.scaling if spec.feeding else spec.normalisation,

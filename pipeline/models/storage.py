@@ -148,8 +148,8 @@ def with_code(description: dict[str, Any], code: str, files: FoldFiles) -> dict[
         return description
     if not code:
         raise UsageError(
-            f"{files.description}: the network is made by code of its own ({architecture.get('network')}), which a "
-            "folder of heatlas export does not hold. Name that code: heatlas apply --code FILE.py:NAME."
+            f"{files.description}: the network is made by code of its own ({architecture.get('network')}), which is "
+            "not run unless you name it: heatlas apply --code FILE.py:NAME, or [model] network of this run."
         )
     return {**description, "architecture": {**architecture, "network": code}}
 

@@ -24,9 +24,10 @@ from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.device import chosen_device
 from heatlas.pipeline.models.families.registry import code_of
 from heatlas.pipeline.models.inputs import read_channels
-from heatlas.pipeline.models.storage import load_model, require_family
+from heatlas.pipeline.models.storage import RETRAIN, load_model, require_family
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
+from heatlas.pipeline.run.documents import read_json
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
@@ -121,7 +122,7 @@ def apply_networks(work: Work, scans: Sequence[Scan], trained: Sequence[int]) ->
 
 def _not_of_backbone(model: FoldFiles, scans: tuple[Scan, ...]) -> tuple[Scan, ...]:
     try:
-        people = people_of(load_model(model).description, str(model.description), "backbone")
+        people = people_of(read_json(model.description, RETRAIN), str(model.description), "backbone")
     except BadInputError:  # the unit of work of this network says so
         return scans
     known = known_among([scan.participant_id for scan in scans], people)

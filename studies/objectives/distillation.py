@@ -172,7 +172,8 @@ def teacher_of(
     layout: RunLayout | None = None,
 ) -> Context:  # fmt: skip
     files = fold_of_run(config.objective.teacher, fold)
-    teacher = known_network("objective.teacher", files, task, spec, fold, device).model
+    code = getattr(config.model, "network", "")
+    teacher = known_network("objective.teacher", files, task, spec, fold, device, code).model
     return Context(teacher=teacher.requires_grad_(False))
 
 

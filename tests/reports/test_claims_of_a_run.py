@@ -160,7 +160,8 @@ def test_a_run_of_another_task_is_told_why(run, change, why) -> None:
         return
     told = {claim.id: reason for claim, reason, _ in planned(CLAIMS_READ, answers_of(run, config))}
     assert told["L18"] == "it is about AD, and the maps of this run explain old"
-    assert told["L4"] == ""
+    assert told["L4"] == told["L18"]
+    assert told["L10"] != told["L18"]
 
 
 @pytest.mark.parametrize("missing", ["predictions.tsv", "class"])
@@ -201,6 +202,14 @@ def test_a_run_without_such_maps_is_told_why(run) -> None:
         ('of = "area, LRP", says = "above", bound = "x"', "claim 1: asks: bound = 'x' is of another type"),
         ('says = "above"', "claim 1: asks: of is missing"),
         ("", "claim 1: asks: of is missing"),
+        ('of = "area, LRP less area, LRP less area, LRP", says = "above"', "compares 3 statistics; it may compare two"),
+        ('of = "area, LRP", says = "above", ends = [1, 0]', r"ends = \[1, 0\] are not a floor and a ceiling"),
+        ('of = "area, LRP", says = "above", scale = 100', "claim 1: asks: scale: unknown"),
+        (
+            'of = "area, LRP", says = "above" }]\n'
+            '[[claim]]\nid = "X1"\nsays = "y"\nasks = [{ of = "area, LRP", says = "above"',
+            "two claims have the id 'X1'",
+        ),
         ('of = "', "cannot be read"),
     ],
 )
@@ -242,3 +251,10 @@ def test_a_table_of_claims_of_which_none_is_asked_is_whole() -> None:
     rows = claims_table(list(planned(CLAIMS_READ, "the reason")), "the reason")
     assert len(rows) == len(CLAIMS_READ)
     assert rows["p_holm"].isna().all()
+
+
+@pytest.mark.parametrize("text", ['[[claims]]\nid = "X1"\n', "claim = 3\n"])
+def test_a_file_without_claims_is_refused(tmp_path, text) -> None:
+    (tmp_path / "own.toml").write_text(text, "utf-8")
+    with pytest.raises(BadInputError, match=r"own\.toml: has no claim"):
+        read_claims(tmp_path / "own.toml", KNOWN_STATISTICS)

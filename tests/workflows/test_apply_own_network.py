@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,13 +15,18 @@ import safetensors.torch
 import torch
 
 import heatlas
+from heatlas.pipeline.cohort.people.splits import Fold
+from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.models.inputs import configured_input, from_network, read_channels
 from heatlas.pipeline.models.named_networks import CARRIED
+from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.run.config.files import read_config
+from heatlas.pipeline.run.config.settings import Config, TrainingConfig
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.bundle_layout import BundleLayout
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
+from heatlas.pipeline.training.objectives.known_networks import people_before, weights_to_start_from
 from heatlas.workflows.command_line import main
 from tests.workflows.template_cohort import write_config, write_template_cohort
 
@@ -147,7 +153,7 @@ def test_an_export_names_no_place_and_runs_no_code_but_what_is_named(folder, tmp
     assert not any(str(folder).encode() in path.read_bytes() for path in given.root.rglob("*") if path.is_file())
     assert sorted(path.name for path in (given.root / "models").iterdir() if path.is_dir()) == ["fold-0"]
     said = refused(folder, capsys, given.root)
-    assert "made by code of its own (nets.py:Net), which a folder of heatlas export does not hold" in said
+    assert "made by code of its own (nets.py:Net), which is not run unless you name it" in said
     other = f"{folder / 'lab' / 'nets.py'}:other"
     assert "to the mean image of the controls, and the network that was exported" in refused(
         folder, capsys, given.root, "--code", other
@@ -161,7 +167,12 @@ def test_an_export_names_no_place_and_runs_no_code_but_what_is_named(folder, tmp
     facts = json.loads(copy.metadata.read_text())
     facts["heatlas"]["files"] = {}
     copy.metadata.write_text(json.dumps(facts))
-    assert "does not hold" in refused(folder, capsys, copy.root)
-    with pytest.raises(UsageError, match="does not hold"):
+    assert "not run unless you name it" in refused(folder, capsys, copy.root)
+    with pytest.raises(UsageError, match="not run unless"):
         heatlas.explain(folder / f"{NEW}.nii.gz", network=copy.root)
+    started = dataclasses.replace(Config(), training=TrainingConfig(from_run=str(copy.root)))
+    fold, task = Fold(0, (), (), ()), task_of(started.cohort)
+    with pytest.raises(UsageError, match="not run unless"):
+        weights_to_start_from(started, task, load_model(RunLayout(folder / "run").fold(0)).input, fold)
+    assert people_before(started, fold)
     assert not (tmp_path / "made").exists()

@@ -599,7 +599,7 @@ def run(code: str, ignored: bool = False) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", ENDS)
 @pytest.mark.parametrize(
     ("code", "said", "then"),
-    [(STARTING, "", "run the same command again"), (WORKING, "cleaned up\n", "the same command begins anew"),
+    [(STARTING, "", "run the same command again"), (WORKING, "cleaned up\n", "the same command starts anew"),
      (WORKING.replace("check", "run").replace('"x"', '"x", "y"').replace("workflows.run", "workflows.adni"),
       "cleaned up\n", "run the same command again to continue")],
     ids=["starting", "working", "working on what is kept"],

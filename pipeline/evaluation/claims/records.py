@@ -97,7 +97,13 @@ def read_claims(path: Path, statistics: Collection[str]) -> tuple[Claim, ...]:
         entries = read_toml(path).get("claim", [])
     except (OSError, ValueError) as error:
         raise BadInputError(f"{path}: cannot be read ({error}). It is TOML with a table [[claim]] for each.") from error
-    return tuple(_claim(f"{path}: claim {place}", entry, statistics) for place, entry in enumerate(entries, 1))
+    if not entries or not isinstance(entries, list):
+        raise BadInputError(f"{path}: has no claim. It is TOML with a table [[claim]] for each.")
+    claims = [_claim(f"{path}: claim {place}", entry, statistics) for place, entry in enumerate(entries, 1)]
+    twice = [one.id for place, one in enumerate(claims) if one.id in {other.id for other in claims[:place]}]
+    if twice:
+        raise BadInputError(f"{path}: two claims have the id {twice[0]!r}.")
+    return tuple(claims)
 
 
 def _claim(where: str, entry: Mapping[str, Any], statistics: Collection[str]) -> Claim:
@@ -107,19 +113,26 @@ def _claim(where: str, entry: Mapping[str, Any], statistics: Collection[str]) ->
         for side in ask.sides:
             if side not in statistics:
                 raise BadInputError(f"{where}: no statistic {side!r}.{did_you_mean(nearest(side, statistics))}")
+        if len(ask.sides) > 2:
+            raise BadInputError(f"{where}: of = {ask.of!r} compares {len(ask.sides)} statistics; it may compare two.")
         if ask.says not in SAYS:
             raise BadInputError(unknown(f"{where}: says", repr(ask.says), SAYS))
+        numbers = all(isinstance(end, int | float) for end in ask.ends)
+        if ask.ends and not (numbers and len(ask.ends) == 2 and ask.ends[0] < ask.ends[1]):
+            raise BadInputError(f"{where}: ends = {ask.ends!r} are not a floor and a ceiling, as [0, 1].")
     if bool(claim.asks) == bool(claim.command):
         raise BadInputError(f"{where}: give asks, or the command that asks it.")
     return claim
 
 
+OF_THE_LEDGER = ("form", "scale")
+"""Of the pages of benchmarks/claims alone."""
 KINDS: Mapping[str, Any] = {"str": str, "float": (int, float), "bool": bool}
 Record = TypeVar("Record", Claim, Ask)
 
 
 def _record(kind: type[Record], where: str, entry: Any) -> Record:
-    known = {one.name: one for one in fields(kind)}
+    known = {one.name: one for one in fields(kind) if one.name not in OF_THE_LEDGER}
     given = entry if isinstance(entry, dict) else {}
     for name, value in given.items():
         if name not in known:

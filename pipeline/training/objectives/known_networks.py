@@ -52,10 +52,13 @@ def start_of(folder: str, fold: Fold) -> FoldFiles:
 
 
 def known_network(
-    setting: str, files: FoldFiles, task: Task, spec: NetworkInput, fold: Fold, device: torch.device
+    setting: str, files: FoldFiles, task: Task, spec: NetworkInput, fold: Fold, device: torch.device, code: str = ""
 ) -> LoadedModel:
-    """Read a network of the same task and grid that a fold may build on; `setting` names the run, for messages."""
-    loaded = load_model(files, device)
+    """Read a network of the same task and grid that a fold may build on; `setting` names the run, for messages.
+
+    `code`: as of `load_model`; what a folder of others names is not run.
+    """
+    loaded = load_model(files, device, code)
     if loaded.classes != task.outputs:
         raise UsageError(
             f"{setting}: {files.weights}: its outputs are {', '.join(loaded.classes)}, those of this run "
@@ -99,7 +102,7 @@ def people_before(config: Config, fold: Fold) -> list[str]:
     if (backbone := on_backbone(config.model).files(config.model, fold.index)) is not None:
         files.append(backbone)
     return sorted(
-        {name for one in files for name in known_to_network(load_model(one).description, str(one.description))}
+        {name for one in files for name in known_to_network(read_json(one.description, RETRAIN), str(one.description))}
     )
 
 
@@ -112,16 +115,17 @@ def weights_to_start_from(config: Config, task: Task, spec: NetworkInput, fold: 
     ones.
     """
     folder, settings = config.training.from_run, config.model
+    code = getattr(settings, "network", "")  # of others only what this run names itself
     if not folder:
 
         def load(backbone: FoldFiles) -> LoadedModel:
-            loaded = load_model(backbone)
+            loaded = load_model(backbone, code=code)
             _require_usable("model.backbone", backbone, loaded, spec, fold)
             return loaded
 
         return on_backbone(settings).weights(settings, spec, fold.index, config.cohort.shuffle_labels, load)
     files = start_of(folder, fold)
-    loaded = load_model(files)
+    loaded = load_model(files, code=code)
     _require_usable("training.from_run", files, loaded, spec, fold)
     theirs, start = loaded.settings.architecture, members_of(loaded.model)[0]
     where = f"training.from_run: {files.weights} ({theirs})"
