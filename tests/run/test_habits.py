@@ -159,7 +159,7 @@ def test_a_statistic_with_its_section_is_one_file_and_two_entries(tmp_path) -> N
                 '    Analysis("toy", toy_table, (TOY_TABLE,)),',
         },
         "reports/questions/analyses.py": {
-            "from heatlas.reports.questions.trust import AGREEMENT, PLANTED, PLANTED_EFFECTS": SECTION,
+            "from heatlas.reports.questions.trust import AGREEMENT, CLAIMS, PLANTED, PLANTED_EFFECTS": SECTION,
             "    PLANTED_EFFECTS,": "    TOY,",
         },
     })  # fmt: skip
