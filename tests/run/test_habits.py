@@ -160,6 +160,6 @@ def test_a_statistic_with_its_section_is_one_file_and_two_entries(tmp_path) -> N
         },
         "reports/questions/analyses.py": {
             "from heatlas.reports.questions.trust import AGREEMENT, CLAIMS, PLANTED, PLANTED_EFFECTS": SECTION,
-            "    PLANTED_EFFECTS,": "    TOY,",
+            "    PLANTED_EFFECTS, CLAIMS,": "    TOY,",
         },
     })  # fmt: skip
