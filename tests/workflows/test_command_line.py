@@ -357,9 +357,8 @@ WORK = {
 
 @pytest.mark.parametrize("command", WORK)
 def test_an_output_that_cannot_be_written_to_is_named(begun, command, capsys, monkeypatch):
-    monkeypatch.setattr(
-        "heatlas.workflows.adni.require_settings", lambda *_, **__: None
-    )  # nobody may not read the atlas
+    for check in ("adni.require_settings", "command_line.require_study"):  # nobody may not read atlas and packages
+        monkeypatch.setattr(f"heatlas.workflows.{check}", lambda *_, **__: None)
     "".encode("utf-8-sig")  # loads the codec, which nobody may not read either
     with nobody(begun.root):
         assert main(WORK[command](begun)) == 2
