@@ -284,8 +284,8 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
         values = [dict(measure_as_given(work, scan, one, anatomy)) for scan, one in zip(scans, files, strict=True)]
         for value, alike in zip(values, same_brains(scans, files, controls, pool.mean, spec, anatomy), strict=True):
             value["same_brain"] = alike
-        own = work.without_labels  # else the folds of this cohort, which are not those of the networks
-        split = work.split if own else split_of_networks(str(folder), config.model)
+        # Of people with labels the split has the folds of this cohort, which are not those of the networks.
+        split = work.split if work.without_labels else split_of_networks(str(folder), config.model)
         of_person, rows = networks_for([scan.participant_id for scan in scans], split), list[list[Any]]()
         for scan, one, given in zip(scans, files, values, strict=True):
             asked = {
