@@ -18,6 +18,8 @@ from harness import listed
 
 from heatlas.pipeline.evaluation.claims.records import LESS, MORE, Ask, judged  # noqa: F401  # MORE: claim_records
 from heatlas.pipeline.evaluation.claims.rule import (
+    NOT,
+    OPEN,
     Design,
     Estimate,
     Floats,
@@ -113,6 +115,15 @@ def answered(name: str, asks: tuple[Ask, ...]) -> tuple[str, str, str, float]:
         ruled, of.estimate, lambda ask: [of.estimate(side).mean for side in of.sides(ask.of)], of.networks_know
     )
     return text, verdict, needs, p
+
+
+def deciding(name: str, asks: tuple[Ask, ...]) -> str:
+    """Text of the ask that decides: the first that fails; else the first that is open; else the first."""
+    of = study(name)
+    ruled = [ask for ask in asks if ask.says]
+    said = [answered(name, (ask,))[1] for ask in ruled]
+    first = next((ask for word in (NOT, OPEN) for ask, one in zip(ruled, said, strict=True) if one == word), asks[0])
+    return text_of(first, of.estimate(first.of))
 
 
 def text_of(ask: Ask, found: Estimate) -> str:

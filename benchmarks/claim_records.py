@@ -15,7 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asked import MORE, Ask, answered, study
+from asked import MORE, Ask, answered, deciding, study
+from harness import line
+from result_pages import files_of, path_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "benchmarks" / "claims"
@@ -54,8 +56,9 @@ class Answer:
     seeds: int = 0  # from which networks were trained; 0 where nothing was trained
     command: str = ""  # a key of commands.toml; empty where a test is the command
     needs: str = ""  # what would close an open row
-    page: str = ""  # of docs/, which holds every quotation
+    page: tuple[str, ...] = ()  # pages of docs/ and folders of tables, which hold every quotation
     quotes: tuple[str, ...] = ()
+    shown: str = ""  # of `found`, what a page shows; "" for its first difference, or for the ask that decides
     test: str = ""  # file under tests/ and function
     numbers: str = ""  # a study in `benchmarks/claims/numbers`, which answers the asks
     asks: tuple[Ask, ...] = ()
@@ -65,18 +68,22 @@ class Answer:
     def of(cls, record: dict[str, Any]) -> Answer:
         """An answer of a record; where numbers are stored, what was found and the verdict are theirs."""
         asks = tuple(Ask(**{**one, "ends": tuple(one.get("ends", ()))}) for one in record.get("asks", ()))
-        answer = cls(**{**record, "quotes": tuple(record.get("quotes", ())), "asks": asks})
+        page = record.get("page", ())
+        pages = (page,) if isinstance(page, str) else tuple(page)
+        answer = cls(**{**record, "page": pages, "quotes": tuple(record.get("quotes", ())), "asks": asks})
         if not answer.numbers:
-            return answer
+            return replace(answer, shown=answer.shown or first_difference(answer.found))
         found, verdict, needs, p = answered(answer.numbers, asks)
         needs = answer.needs if needs == MORE and answer.needs else needs
         seeds = len(study(answer.numbers).numbers.seeds)
-        return replace(answer, found=found, verdict=verdict, needs=needs, p=p, seeds=seeds)
+        shown = answer.shown or deciding(answer.numbers, asks)
+        return replace(answer, found=found, shown=shown, verdict=verdict, needs=needs, p=p, seeds=seeds)
 
     @property
     def stands(self) -> bool:
-        """Whether the page still holds what is quoted."""
-        return not self.page or all(flat(one) in page_text(self.page) for one in self.quotes)
+        """Whether the pages still hold what is quoted."""
+        text = " ".join(map(page_text, self.page))
+        return not self.page or all(flat(one) in text for one in self.quotes)
 
     @property
     def judged(self) -> bool:
@@ -182,6 +189,16 @@ def differences(text: str) -> Iterator[Difference]:
         yield Difference(mean, low, high, tuple(seeds))
 
 
+def first_difference(text: str) -> str:
+    """A text up to the end of its first difference; without one, up to its first semicolon.
+
+    >>> first_difference("less gradient −3.7 (−5.5 to −1.4), by seed −3.9, −.5, −5.8; less IxG 1 (0 to 2)")
+    'less gradient −3.7 (−5.5 to −1.4), by seed −3.9, −.5, −5.8'
+    """
+    found = _DIFFERENCE.search(text)
+    return text[: found.end()] if found else text.partition(";")[0]
+
+
 @dataclass(frozen=True)
 class Source:
     name: str
@@ -225,9 +242,14 @@ def flat(text: str) -> str:
 
 @cache
 def page_text(page: str) -> str:
-    """A page of docs/; empty where there is none, so that its rows are stale."""
-    path = ROOT / "docs" / page
-    return flat(path.read_text(encoding="utf-8")) if path.is_file() else ""
+    """A page of docs/, or a folder of tables; empty where there is none, so that its rows are stale.
+
+    A row of a table is quoted as Markdown has it: ``| a | b |``.
+    """
+    path = path_of(page)
+    texts = [(one.suffix, one.read_text(encoding="utf-8")) for one in files_of(path)] if path.exists() else []
+    rows = ["\n".join(line(*row.split("\t")) for row in text.splitlines()) * (kind == ".tsv") for kind, text in texts]
+    return flat("\n".join(row or text for row, (_, text) in zip(rows, texts, strict=True)))
 
 
 def numbers(text: str) -> set[str]:

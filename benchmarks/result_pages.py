@@ -1,10 +1,10 @@
 """Of which commit and which people the pages are that claims quote, and whether they are so still.
 
-    python benchmarks/result_pages.py record benchmarks/patients_claims.md oasis1/older    # what to put in results.toml
+    python benchmarks/result_pages.py record results/guidance oasis1/older    # what to put in results.toml
 
-`benchmarks/claims/results.toml` has a record per page. What changes afterwards is shown beside every row that quotes
-the page: its text by a digest, so that no history of the repository is needed, its people by a digest of the table of
-participants. Nothing of a person is in either.
+`benchmarks/claims/results.toml` has a record per page; the tables of a study (`benchmarks/claims/results`) are a page,
+its folder. What changes afterwards is said among the rules of the claims: its text by a digest, so that no history of
+the repository is needed, its people by a digest of the table of participants. Nothing of a person is in either.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 from harness import ROOT, arguments_of
 
 RECORDS = ROOT / "benchmarks" / "claims" / "results.toml"
+TABLES = "results/"
+"""How the name of a page begins that is a folder of tables in `benchmarks/claims`."""
 DATA = Path(os.environ.get("HEATLAS_TEST_DATA", ROOT.parent / "shared" / "data"))
 NEWER = "page newer than its record"
 OTHER = "another cohort than now"
@@ -40,19 +42,30 @@ class PageRecord:
     def faults(self, page: str, now: Mapping[str, str]) -> Iterator[str]:
         """What has changed since: `NEWER`, `OTHER`, or that nothing is known (`NONE`).
 
-        `page`: of docs/; `now`: as `cohorts`, of the data as they are now.
+        `page`: as `path_of` takes it; `now`: as `cohorts`, of the data as they are now.
         """
-        path = ROOT / "docs" / page
+        path = path_of(page)
         if not self.commit:
             yield NONE
-        elif not path.is_file() or digest_of(path) != self.text:
+        elif not path.exists() or digest_of(path) != self.text:
             yield NEWER
         if any(now.get(name) != digest for name, digest in self.cohorts.items()):
             yield OTHER
 
 
+def path_of(page: str) -> Path:
+    """Where a page is: a file of docs/, or a folder with the tables of a study."""
+    return ROOT / ("benchmarks/claims" if page.startswith(TABLES) else "docs") / page
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of a page, in the order of their names."""
+    return sorted(path.iterdir()) if path.is_dir() else [path]
+
+
 def digest_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    """Of a file, or of the files of a folder one after the other."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files_of(path))).hexdigest()[:12]
 
 
 def people_of(folder: str) -> str:
@@ -79,7 +92,7 @@ def state_of(page: str) -> str:
 def record(page: str, cohorts: list[str]) -> str:
     """What results.toml says of a page whose numbers were made at the present commit."""
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-    lines = [f'["{page}"]', f'commit = "{commit}"', f'text = "{digest_of(ROOT / "docs" / page)}"']
+    lines = [f'["{page}"]', f'commit = "{commit}"', f'text = "{digest_of(path_of(page))}"']
     if cohorts:
         lines.append("cohorts = { " + ", ".join(f'"{one}" = "{people_of(one)}"' for one in cohorts) + " }")
     return "\n".join(lines)
@@ -87,7 +100,7 @@ def record(page: str, cohorts: list[str]) -> str:
 
 def main() -> None:
     cohorts = {"nargs": "*", "help": "folders below ../shared/data whose people were asked"}
-    step, page = {"choices": ["record"]}, {"help": "of docs/"}
+    step, page = {"choices": ["record"]}, {"help": "of docs/, or a folder of tables as results/guidance"}
     arguments = arguments_of(__doc__, "step page cohorts", step=step, page=page, cohorts=cohorts)
     print(record(arguments.page, arguments.cohorts))
 
