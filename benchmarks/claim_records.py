@@ -24,11 +24,11 @@ RECORDS = ROOT / "benchmarks" / "claims"
 SOURCES = ["relevance_propagation", "attribution_methods", "coda", "bcos", "guidance", "distillation", "temperature"]
 SOURCES += ["probing", "opti_cam", "ca_stream", "readable_gradients"]
 COHORTS = {
-    "patients": "patients (OASIS-1)",
-    "copies": "copies of patients' and others' brains with planted loss",
-    "demo": "demo (made-up people)",
+    "patients": "people of OASIS-1",
+    "copies": "copies of brains with planted loss",
+    "demo": "made-up people",
     "scenes": "made-up volumes",
-    "identity": "nobody: proven by a test",
+    "identity": "nobody, proven by a test",
 }
 FOLDERS = ("INPUT", "YOUNGER", "ADNI", "RUN", "BACKBONE", "OUT")
 """Words of commands that whoever runs one names a folder for."""
@@ -110,6 +110,11 @@ class Claim:
     command: str = ""
     needs: str = ""
     cannot: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether the first answer is of somebody, or of a test."""
+        return bool(self.here and self.here[0].cohort)
 
     @property
     def verdict(self) -> str:
@@ -247,9 +252,12 @@ def page_text(page: str) -> str:
     A row of a table is quoted as Markdown has it: ``| a | b |``.
     """
     path = path_of(page)
-    texts = [(one.suffix, one.read_text(encoding="utf-8")) for one in files_of(path)] if path.exists() else []
-    rows = ["\n".join(line(*row.split("\t")) for row in text.splitlines()) * (kind == ".tsv") for kind, text in texts]
-    return flat("\n".join(row or text for row, (_, text) in zip(rows, texts, strict=True)))
+    return flat("\n".join(map(_with_rows, files_of(path) if path.exists() else ())))
+
+
+def _with_rows(file: Path) -> str:
+    text = file.read_text(encoding="utf-8")
+    return "\n".join(line(*row.split("\t")) for row in text.splitlines()) if file.suffix == ".tsv" else text
 
 
 def numbers(text: str) -> set[str]:
@@ -293,8 +301,8 @@ def systems() -> tuple[System, ...]:
 def headlines() -> tuple[Headline, ...]:
     answers = {claim.id: claim.here[0] for source in sources() for claim in source.claims if claim.here}
     found = []
-    for line in (RECORDS / "headlines.tsv").read_text(encoding="utf-8").splitlines()[1:]:
-        claim, says, after, scale, chance, there = line.split("\t")
+    for row in (RECORDS / "headlines.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+        claim, says, after, scale, chance, there = row.split("\t")
         numbers_there = tuple(map(float, there.split()))
         found.append(Headline(claim, says, after, float(scale), float(chance), numbers_there, answers[claim]))
     return tuple(found)

@@ -2,17 +2,20 @@
 
     python benchmarks/claims.py pages                            # docs/claims.md, docs/claims/ and the picture
     python benchmarks/claims.py list [WORD ...]                  # rows in which every word occurs
+    python benchmarks/claims.py show A2 [ID ...]                 # all that was found for a claim, of whom, with what
     python benchmarks/claims.py run A2 RUN=demo/run              # makes a row again; folders by their names
     python benchmarks/claims.py run A2 RUN=demo/run --record     # and keeps what it took in times.tsv
 
-A record quotes the page that its numbers come from. A row whose quotation is no longer there is shown as stale and
-counts as open; `tests/evaluation/test_claims.py` fails by the name of the claim. Numbers of a row that its quotations
-do not hold are refused there as well. Of which commit and people a page is: `benchmarks/result_pages.py`.
+A record quotes the page or the tables that its numbers come from. A row whose quotation is no longer there is shown as
+stale and counts as open; `tests/evaluation/test_claims.py` fails by the name of the claim. Numbers of a row that its
+quotations do not hold are refused there as well. Of which commit and people a page is: `benchmarks/result_pages.py`.
+Pages show one row a claim, of its first answer; all answers are shown by `show`.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 import tempfile
@@ -25,6 +28,7 @@ from pathlib import Path
 import asked
 import claim_numbers
 import result_pages
+from asked import MORE
 from claim_records import (
     BOUND,
     CANNOT,
@@ -32,7 +36,6 @@ from claim_records import (
     COVERAGE,
     RECORDS,
     ROOT,
-    VERDICTS,
     Answer,
     Claim,
     Headline,
@@ -58,6 +61,8 @@ PROGRAMS = {
     "heatlas": [sys.executable, "workflows/adni.py"],
 }
 """Programs of commands, by this Python and from the repository."""
+SHOWN_AS = {"scenes": "volumes", "identity": "test"}
+"""How pages name those of `COHORTS` that they do not call by their keys."""
 
 
 def pages() -> dict[str, str]:
@@ -70,8 +75,18 @@ def pages() -> dict[str, str]:
 def _first() -> str:
     by_effect = sorted(headlines(), key=_least)
     best = [one for one in reversed(by_effect) if one.of.shown_verdict == "holds"][:5]
-    worst = [one for one in by_effect if one.of.shown_verdict == "does not"][:5]
-    return _page("claims", summary=_summary(), best=best, worst=worst, headlines=headlines(), **_how_sure())
+    worst = [one for one in by_effect if one.of.shown_verdict == "does not"][:3]
+    every = headlines()
+    return _page(
+        "claims",
+        summary=_summary(),
+        best=best,
+        worst=worst,
+        headlines=every,
+        alone=_alone,
+        after=_after_holm,
+        **_how_sure(),
+    )
 
 
 def _least(one: Headline) -> float:
@@ -105,39 +120,33 @@ def _after_holm() -> dict[str, float]:
     return found
 
 
+def _alone(one: Headline) -> str:
+    """A mark where the interval is of people alone."""
+    return "" if one.of.judged else " †"
+
+
 def _picture() -> str:
     rows = []
     for one in sorted(headlines(), key=lambda one: -one.difference.mean):
         found, there = one.difference, one.in_source and f"source {one.in_source}"
-        rows.append(IntervalRow(one.says, there, found.mean, found.low, found.high, points=found.seeds))
+        rows.append(IntervalRow(one.says + _alone(one), there, found.mean, found.low, found.high, points=found.seeds))
     first, end, _ = draw_intervals(rows, "points, above 0 as the source says", "Headline claims", 0).partition("</svg>")
     alone = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" style="background:#fff" '
     return f"{first}{end}".replace("<svg ", alone, 1)
 
 
 def _of_source(source: Source) -> str:
-    rows = [(name, answer, claim) for claim in source.claims if claim.here for name, answer in claim.rows()]
-    people = list(dict.fromkeys(answer.who for _, answer, _ in rows if answer.who))
-    settings = list(dict.fromkeys(answer.settings for _, answer, _ in rows if answer.settings))
-
-    def asked_of(answer: Answer) -> str:
-        seeds = f", {answer.seeds} seed{'s' * (answer.seeds > 1)}" if answer.seeds else ""
-        who = COHORTS.get(answer.cohort, "not asked") + seeds
-        who += f"; [people {people.index(answer.who) + 1}](#people)" if answer.who else ""
-        return who + (f", [settings {settings.index(answer.settings) + 1}](#settings)" if answer.settings else "")
-
-    first = [row for row in rows if row[0] == row[2].id]
-    others = [row for row in rows if row not in first]
-    numbered = (("People", people), ("Settings", settings))
-    return _page("source", source=source, first=first, others=others, numbered=numbered, asked_of=asked_of)
+    asked_of = [claim for claim in source.claims if claim.asked]
+    found = Counter(claim.verdict for claim in asked_of)
+    return _page("source", source=source, claims=asked_of, found=found, others=len(source.claims) - len(asked_of))
 
 
 def _page(name: str, **values: object) -> str:
     """A page by its template in `benchmarks/claims/pages`."""
     folder = FileSystemLoader(RECORDS / "pages")
     templates = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    templates.globals |= {"cells": _cells, "verdict_of": _verdict, "said_by": _said, "made_by": _made_by}
-    templates.globals |= {"counts": _by_verdict, "state_of": result_pages.state_of}
+    templates.globals |= {"cells": _cells, "verdict_of": _verdict, "said_by": _said, "found_here": _found, "p_of": _p}
+    templates.globals |= {"asked_of": lambda answer: SHOWN_AS.get(answer.cohort, answer.cohort)}
     return templates.get_template(f"{name}.md.j2").render(values).strip()
 
 
@@ -150,13 +159,24 @@ def _said(claim: Claim) -> str:
 
 
 def _verdict(name: str, answer: Answer) -> str:
-    found = f"**{answer.shown_verdict}**" + (" (identity)" if answer.cohort == "identity" else "")
-    if answer.numbers and answer.verdict != "open":
-        found += f" (p {_p(answer.p)}, after Holm {_p(_after_holm()[name])})"
-    if answer.needs:
-        plain = answer.verdict == CANNOT or answer.needs.startswith("no command")
-        found += f"; {'' if plain else 'needs '}{answer.needs}"
-    return found
+    if not answer.judged:
+        return f"**{answer.shown_verdict}**"
+    p = "by rule" if answer.verdict == "open" else f"p {_p(answer.p)}, Holm {_p(_after_holm()[name])}"
+    return f"**{answer.shown_verdict}** ({p})"
+
+
+def _found(answer: Answer) -> str:
+    """What a page says was found, and what would close an open row."""
+    return ". ".join(filter(None, (answer.shown, _needs(answer)))) or "–"
+
+
+def _needs(answer: Answer) -> str:
+    if answer.needs == MORE:
+        return "The interval holds the bound"
+    before = (
+        "Cannot be asked: " if answer.verdict == CANNOT else "" if answer.needs.startswith("no command") else "Needs "
+    )
+    return before + answer.needs if answer.needs else ""
 
 
 def _p(value: float) -> str:
@@ -164,25 +184,30 @@ def _p(value: float) -> str:
 
 
 def _made_by(answer: Answer) -> str:
-    by = [f"`{answer.command}`"] if answer.command else []
-    by += [f"`{answer.test}`"] if answer.test else []
-    by += [f"numbers `{answer.numbers}`"] if answer.numbers else []
-    by += [f"[{answer.page.removeprefix('benchmarks/')}](../{answer.page})"] if answer.page else []
-    return ", ".join(by) or ("–" if answer.verdict == CANNOT else "no command")
+    numbers = f"numbers {answer.numbers}" * bool(answer.numbers)
+    return ", ".join(filter(None, (answer.command, answer.test, numbers, *answer.page))) or "no command"
 
 
 def _rules() -> str:
     every = [claim for source in sources() for claim in source.claims]
     used = sorted({answer.command for claim in every for _, answer in claim.rows() if answer.command})
+    quoted = sorted({page for claim in every for answer in claim.here for page in answer.page})
+    simulated = [row.split("\t")[-2:] for row in COVERAGE.read_text(encoding="utf-8").splitlines()[1:]]
     return _page(
         "rules",
-        not_asked=[(*next(claim.rows()), claim) for claim in every if not claim.here],
-        quoted=sorted({answer.page for claim in every for answer in claim.here if answer.page}),
+        not_asked=[(claim, _first_clause(_needs(next(claim.rows())[1]))) for claim in every if not claim.asked],
+        quoted=quoted,
+        changed=[f"{page} ({', '.join(faults)})" for page in quoted if (faults := result_pages.faults_of(page))],
         numbers=[claim_numbers.read(name) for name in claim_numbers.stored()],
         differ=_seeds_differ(),
-        coverage=[line.split("\t") for line in COVERAGE.read_text(encoding="utf-8").splitlines()],
+        coverage=[f"{min(each)} to {max(each)}" for each in zip(*(map(float, row) for row in simulated), strict=True)],
+        cohorts={SHOWN_AS.get(name, name): words for name, words in COHORTS.items()},
         time=_time(used),
     )
+
+
+def _first_clause(text: str) -> str:
+    return re.split(r"(?<!asked)[:;] ", text, maxsplit=1)[0]
 
 
 def _seeds_differ() -> Sequence[bool]:
@@ -210,14 +235,9 @@ def _summary() -> Sequence[tuple[str, tuple[int, ...]]]:
         kinds = Counter((claim.here[0].cohort if claim.here else "", claim.verdict) for claim in claims)
         hold, not_ = (kinds["patients", one] + kinds["copies", one] for one in ("holds", "does not"))
         known = kinds["identity", "holds"], hold, not_, kinds["demo", "holds"] + kinds["scenes", "holds"]
-        asked_not = sum(not claim.here for claim in claims)
+        asked_not = sum(not claim.asked for claim in claims)
         found.append((name, (len(claims), *known, len(claims) - sum(known) - asked_not, asked_not)))
     return found
-
-
-def _by_verdict(claims: Sequence[Claim]) -> list[int]:
-    found = [claim.verdict for claim in claims]
-    return [found.count(one) for one in VERDICTS]
 
 
 def rows_with(words: Sequence[str]) -> Iterator[str]:
@@ -229,6 +249,20 @@ def rows_with(words: Sequence[str]) -> Iterator[str]:
                 line = f"{name}\t{answer.shown_verdict}\t{by}\t{claim.says}"
                 if all(word.casefold() in f"{line} {answer.cohort} {source.title}".casefold() for word in words):
                     yield line
+
+
+def all_of(id_: str) -> Iterator[str]:
+    """All that the ledger says of a claim: its source, and of each answer what was found, of whom and with what."""
+    claim = next((claim for source in sources() for claim in source.claims if claim.id == id_), None)
+    if claim is None:
+        raise SystemExit(f"claims: no claim {id_}; python benchmarks/claims.py list names them.")
+    yield f"{claim.id}: {claim.says}\n  source   {claim.there} ({claim.where})"
+    for name, answer in claim.rows():
+        yield f"{name}: {_verdict(name, answer).replace('**', '')}"
+        cohort = COHORTS.get(answer.cohort, "not asked")
+        who = "; ".join(filter(None, (cohort, answer.who, f"{answer.seeds} seeds" * bool(answer.seeds))))
+        words = ("found", answer.found), ("of", who), ("settings", answer.settings), ("needs", answer.needs)
+        yield from (f"  {word:<8} {text}" for word, text in (*words, ("by", _made_by(answer))) if text)
 
 
 def run(row: str, given: Sequence[str], keep: bool = False) -> int:
@@ -267,6 +301,8 @@ def main() -> int:
     steps = parser.add_subparsers(dest="step", required=True)
     steps.add_parser("pages", help="write the pages, from the records")
     steps.add_parser("list", help="rows in which every word occurs").add_argument("words", nargs="*")
+    showing = steps.add_parser("show", help="all that was found for claims, of whom, with which settings")
+    showing.add_argument("ids", nargs="+", metavar="ID")
     making = steps.add_parser("run", help="make a row again")
     making.add_argument("row")
     making.add_argument("folders", nargs="*", metavar="NAME=FOLDER")
@@ -274,6 +310,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.step == "list":
         print("\n".join(rows_with(arguments.words)))
+    elif arguments.step == "show":
+        print("\n".join(line for id_ in arguments.ids for line in all_of(id_)))
     elif arguments.step == "run":
         return run(arguments.row, arguments.folders, arguments.record)
     else:

@@ -81,12 +81,10 @@ def records() -> tuple[Mapping[str, PageRecord], Mapping[str, str]]:
     return {page: PageRecord(**one) for page, one in values.items()}, now
 
 
-def state_of(page: str) -> str:
-    """The commit of a page for the ledger, and what has changed since."""
+def faults_of(page: str) -> list[str]:
+    """What has changed since a page was recorded."""
     pages, now = records()
-    own = pages.get(page, PageRecord())
-    said = [f"of `{own.commit}`"] if own.commit else []
-    return ", ".join([*said, *(f"**{fault}**" for fault in own.faults(page, now))])
+    return list(pages.get(page, PageRecord()).faults(page, now))
 
 
 def record(page: str, cohorts: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 import subprocess
@@ -36,9 +37,57 @@ def test_the_pages_are_what_the_records_say():
     assert {f"claims/{path.name}" for path in (ROOT / "docs" / "claims").iterdir()} == {
         name for name in pages if name.startswith("claims/")
     }
-    assert len(pages["claims.md"].split()) <= 1200, "the first page is to be read in five minutes"
-    for name in ROWS:
-        assert sum(text.count(f"\n| {name} |") for text in pages.values()) == 1, name
+    for claim in CLAIMS:  # in a table, or among those that nobody asked
+        begins = f"\n| {claim.id} |" if claim.asked else f"\n- **{claim.id}** "
+        assert sum(text.count(begins) for text in pages.values()) == 1, claim.id
+
+
+def test_the_pages_are_short():
+    """The first is read in five minutes; what a row shows is a part of what was found."""
+    docs = ROOT / "docs"
+    studies = docs / "benchmarks" / "patients_claims.md"
+    limits = {docs / "claims.md": 1200, docs / "claims" / "rules.md": 1500, studies: 2500}
+    words = {page: len(page.read_text(encoding="utf-8").split()) for page in (*limits, *docs.glob("claims/*.md"))}
+    for page, count in words.items():
+        assert count <= limits.get(page, 2500), f"{page}: {count} words"
+    assert sum(words.values()) <= 16_000
+    for claim in (one for one in CLAIMS if one.asked):
+        shown, found = claim.here[0].shown, claim.here[0].found
+        assert len(shown.split()) <= 26, claim.id
+        unsigned = {one.lstrip("-") for one in claim_records.numbers(found)}
+        assert {one.lstrip("-") for one in claim_records.numbers(shown)} <= unsigned, claim.id
+
+
+def test_a_headline_says_whether_its_interval_draws_networks():
+    """In the lists, the table and the picture: p where a rule judged it, a mark where people alone are drawn."""
+    pages = claims.pages()
+    for one in claim_records.headlines():
+        row = next(line for line in pages["claims.md"].splitlines() if line.startswith(f"| {one.says} ("))
+        listed = [line for line in pages["claims.md"].splitlines() if line.startswith(f"1. {one.says} (")]
+        assert ("†" in row) != one.of.judged, one.claim
+        assert all((", p " in line) == one.of.judged == ("†" not in line) for line in listed), one.claim
+        assert (f"{one.says} †<" in html.unescape(pages["images/claims.svg"])) != one.of.judged, one.claim
+
+
+def test_a_row_shows_what_decides_it():
+    """By rule the first ask that fails, else the first that is open; without numbers the first difference."""
+    claims_by_id = {claim.id: claim.here[0].shown for claim in CLAIMS if claim.here}
+    assert claims_by_id["A1"].startswith("share, guided, within .1 of .25:")  # the others are near chance
+    assert claims_by_id["A2"].startswith("IxG, share at the last stage less at the input, above 0:")
+    assert claim_records.first_difference("a 1 (0 to 2) points; b 3 (2 to 4)") == "a 1 (0 to 2)"
+    assert claim_records.first_difference("a share; b") == "a share"
+    assert claims_by_id["K6"].startswith("least important first"), "the ledger's own words go first"
+
+
+def test_all_of_a_claim_is_printed(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["claims.py", "show", "G5"])
+    assert claims.main() == 0
+    printed = capsys.readouterr().out
+    for name, answer in next(claim for claim in CLAIMS if claim.id == "G5").rows():
+        assert f"\n{name}: {answer.verdict}\n" in printed
+        assert all(text in printed for text in (answer.found, answer.who, answer.settings, *answer.page))
+    with pytest.raises(SystemExit, match="no claim X1"):
+        list(claims.all_of("X1"))
 
 
 def test_the_first_page_counts_identities_people_and_what_was_not_asked_apart():
@@ -87,7 +136,7 @@ def test_verdicts_of_stored_numbers_are_by_rule_and_say_so():
 
 def test_every_number_still_stands_on_its_page():
     for name, answer in ROWS.items():
-        assert answer.stands, f"{name}: docs/{answer.page} no longer holds what it quotes"
+        assert answer.stands, f"{name}: {', '.join(answer.page)} no longer holds what it quotes"
         if answer.numbers:  # they are made of the table
             continue
         held = set().union(*(claim_records.numbers(quote) for quote in answer.quotes))
@@ -225,7 +274,29 @@ def test_a_page_that_changed_makes_its_row_stale_and_the_claim_open(monkeypatch)
     assert claim.verdict == "open"
     assert claim.here[0].shown_verdict == "stale"
     shown = "".join(text for name, text in claims.pages().items() if name.startswith("claims/"))
-    assert shown.count("**stale**") == sum(bool(answer.page) for answer in ROWS.values())
+    assert shown.count("**stale**") == sum(bool(claim.here[0].page) for claim in CLAIMS if claim.asked)
+
+
+def test_a_table_is_quoted_by_its_rows_and_what_stands_beside_it(monkeypatch, tmp_path):
+    """A row of tabs reads as one of Markdown, so a quotation cannot run over the edge of a cell."""
+    study = tmp_path / "benchmarks" / "claims" / "results" / "few"
+    study.mkdir(parents=True)
+    (study / "README.md").write_text("Of few\npeople.\n", encoding="utf-8")
+    (study / "means.tsv").write_text("what\tmean\tnote\na\t+0.5\t\n", encoding="utf-8")
+    monkeypatch.setattr(result_pages, "ROOT", tmp_path)
+    claim_records.page_text.cache_clear()
+    answer = claim_records.Answer.of(
+        {"cohort": "patients", "settings": "", "page": "results/few", "quotes": ["| a | +0.5 | |", "Of few people"]}
+    )
+    assert answer.stands
+    assert not claim_records.replace(answer, quotes=("a +0.5",)).stands
+    assert not claim_records.replace(answer, page=("results/none",)).stands
+    digest = result_pages.digest_of(study)
+    (study / "means.tsv").write_text("what\tmean\tnote\na\t+0.6\t\n", encoding="utf-8")
+    claim_records.page_text.cache_clear()
+    assert not answer.stands
+    assert result_pages.digest_of(study) != digest
+    claim_records.page_text.cache_clear()
 
 
 def test_a_row_is_made_again_in_the_folders_that_are_named(monkeypatch, tmp_path, capsys):
@@ -262,9 +333,7 @@ def test_rows_are_found_by_their_words():
 # Records of the pages that claims quote: their commits exist, their people are those of the data, changes are said.
 
 PAGES, NOW = result_pages.records()
-QUOTED = {
-    answer.page for source in claim_records.sources() for claim in source.claims for answer in claim.here if answer.page
-}
+QUOTED = {page for answer in ROWS.values() for page in answer.page}
 
 
 def git(*words: str) -> subprocess.CompletedProcess[str]:
@@ -275,6 +344,17 @@ def test_every_page_that_is_quoted_has_a_record_and_no_other_has_one():
     assert set(PAGES) == QUOTED
     for made in PAGES.values():
         assert set(made.cohorts) <= set(NOW)
+
+
+def test_every_table_has_one_number_of_cells_and_its_study_says_what_it_is():
+    studies = [path for path in (claim_records.RECORDS / "results").iterdir() if path.is_dir()]
+    assert {f"results/{path.name}" for path in studies} >= {page for page in QUOTED if page.startswith("results/")}
+    for study in studies:
+        assert (study / "README.md").is_file(), study.name
+        for table in study.glob("*.tsv"):
+            rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
+            assert all(rows[0]), table
+            assert {len(row) for row in rows} == {len(rows[0])}, table
 
 
 def test_commits_are_of_this_history():
@@ -299,12 +379,12 @@ def test_what_has_changed_since_is_said_beside_the_page(monkeypatch, tmp_path):
     assert result_pages.digest_of(page) == "5395472eaf10"
     made = PageRecord("abc123", "5395472eaf10", {"older": "1", "younger": "2"})
     monkeypatch.setattr(result_pages, "records", lambda: ({"found.md": made}, {"older": "1", "younger": "2"}))
-    assert result_pages.state_of("found.md") == "of `abc123`"
+    assert result_pages.faults_of("found.md") == []
     assert list(made.faults("found.md", {"older": "1", "younger": "3"})) == [OTHER]
     assert list(made.faults("found.md", {"older": "1"})) == [OTHER]
-    assert result_pages.state_of("other.md") == f"**{NONE}**"
+    assert result_pages.faults_of("other.md") == [NONE]
     page.write_text("r .6\n", encoding="utf-8")
-    assert result_pages.state_of("found.md") == f"of `abc123`, **{NEWER}**"
+    assert result_pages.faults_of("found.md") == [NEWER]
     page.unlink()
     assert list(made.faults("found.md", {})) == [NEWER, OTHER]
 
