@@ -51,7 +51,7 @@ from heatlas.pipeline.training.volumes import STORED, LabelledVolumes, answered_
 from heatlas.studies.before_after.stage import EQUAL, LARGEST_DROP
 from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures, tied_marks
 from heatlas.studies.objectives.distillation import Distillation, distilled, frozen
-from heatlas.studies.objectives.guidance import Guidance, dilated, guided, mask_of
+from heatlas.studies.objectives.guidance import Guidance, guided, mask_of
 from heatlas.studies.objectives.maps_in_training import explained_batch
 from heatlas.workflows.evaluate import registered_scans
 
@@ -113,9 +113,8 @@ def load(run: Path) -> Cohort:
     cube &= ~(plain > 0).any(0)
     marked = torch.where(cube, plain.flatten(1).amax(1)[:, None, None, None], plain)
     masks = {"brain": (plain > 0).float().mean(0) > 0.5}
-    for name, boxes in (("regions", False), ("boxes", True)):
-        own = mask_of(ObjectiveConfig(kind="guided", regions=TEMPORAL, boxes=boxes), config.regions.atlas, spec)
-        masks[name] = functional.avg_pool3d(torch.from_numpy(own).float()[None], factor)[0] >= 0.5
+    own = mask_of(ObjectiveConfig(kind="guided", regions=TEMPORAL), config.regions.atlas, spec)
+    masks["regions"] = functional.avg_pool3d(torch.from_numpy(own).float()[None], factor)[0] >= 0.5
     masks["sides"] = enlarged(masks["regions"], 0.0)
     masks["outside"] = ~masks["brain"]
     positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
@@ -194,11 +193,10 @@ def trained(
         controls = training.volumes[training.targets == 0].float().mean(0)[None]
         mask = cohort.masks[one.mask]
         mask = enlarged(mask, one.enlarged) if one.enlarged else mask
-        masks = dilated(mask[None].float(), one.dilate)
-        context = Context(masks=masks, annotated=annotated, reference=controls)
+        context = Context(masks=mask[None].float(), annotated=annotated, reference=controls)
     elif teacher is not None:
         stage = 0 if one.taught == "dynamic-weights" else -1
-        how = Distillation(weight=one.weight, map=one.taught, student_stage=stage, teacher_stage=stage, mixup=one.mixup)
+        how = Distillation(weight=one.weight, map=one.taught, student_stage=stage, teacher_stage=stage)
         objective = distilled(objective, how, usual != "cross-entropy")
         context = Context(teacher=teacher)
         if one.others:

@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
-
 ROOT = Path(__file__).resolve().parents[1]
-CLAIMS = "Claims asked of patients"
 STATISTICS = "Statistics: speed, error rates, power"
-"""Headings of pages to which many commands write."""
+"""Heading of a page to which many commands write."""
 FOLDERS = ("run", "out", "input", "cohort", "source", "answers", "table", "volumes")
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **{name: {"type": Path} for name in FOLDERS},
@@ -88,16 +85,6 @@ def listed(values: Iterable[float], form: str) -> str:
     '+1.0, +2.5'
     """
     return ", ".join(f"{value:{form}}" for value in values)
-
-
-def over_people(values: Any) -> tuple[float, float]:
-    """The 95 % interval of a mean over people, who are drawn with replacement; NaN where all are alike."""
-    return participant_interval((np.asarray(values, float),), np.mean, DRAWS, 0)
-
-
-def within(low: float, high: float, form: str, ends: str = " ({} to {})") -> str:
-    """An interval as text; nothing where there is none."""
-    return "" if np.isnan(low) else ends.format(f"{low:{form}}", f"{high:{form}}")
 
 
 def kept_rows(path: Path, columns: Sequence[str]) -> pd.DataFrame:

@@ -88,15 +88,6 @@ def test_words_of_a_section_stay_when_its_tables_are_made_again(tmp_path):
     assert page.read_text().endswith(f"Kept.\n\n## C\n\n{new}\n")
 
 
-def test_a_page_of_patients_is_unchanged_by_tables_that_are_the_same(tmp_path):
-    told = Path(__file__).parents[2] / "docs" / "benchmarks" / "patients_claims.md"
-    page = tmp_path / "page.md"
-    page.write_text(told.read_text(encoding="utf-8"), encoding="utf-8")
-    section = page.read_text(encoding="utf-8").partition("## Probes\n")[2].partition("\n## ")[0]
-    harness.write_tables(page, "Probes", section[section.index("| recipe") :], "Claims asked of patients")
-    assert page.read_text(encoding="utf-8") == told.read_text(encoding="utf-8")
-
-
 # Studies of CAM methods, streams, probes and gradients on patients: what their tables say of answers known by hand.
 
 SHAPE = (8, 8, 8)
