@@ -105,22 +105,18 @@ def replaced(rows: pd.DataFrame, path: Path, keys: Sequence[str]) -> None:
     every.drop_duplicates(list(keys), keep="last").to_csv(path, sep="\t", index=False)
 
 
-def write_section(page: Path, title: str, body: str, heading: str) -> None:
-    """Replace the section ``## title`` of a page, or add it; the page begins with ``# heading``."""
-    text = page.read_text(encoding="utf-8") if page.is_file() else f"# {heading}\n"
-    section = f"## {title}\n\n{body.strip()}\n"
-    pattern = _section(title)
-    if pattern.search(text):
-        text = pattern.sub(lambda _: section + "\n", text, count=1)
-    else:
-        text = text.rstrip() + "\n\n" + section
-    _write(page, text)
-
-
 def write_tables(page: Path, title: str, tables: str, heading: str) -> None:
-    """Replace the tables of a section; its words stay, for they stand on the page alone."""
-    earlier = _section(title).search(page.read_text(encoding="utf-8")) if page.is_file() else None
-    write_section(page, title, with_tables(earlier[0].partition("\n")[2] if earlier else "", tables), heading)
+    """Replace the tables of the section ``## title``, or add it; its words stay, for they stand on the page alone.
+
+    A new page begins with ``# heading``.
+    """
+    text = page.read_text(encoding="utf-8") if page.is_file() else f"# {heading}\n"
+    pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+    earlier = pattern.search(text)
+    body = with_tables(earlier[0].partition("\n")[2] if earlier else "", tables)
+    section = f"## {title}\n\n{body.strip()}\n"
+    text = pattern.sub(lambda _: section + "\n", text, count=1) if earlier else f"{text.rstrip()}\n\n{section}"
+    _write(page, text)
 
 
 def with_tables(text: str, tables: str) -> str:
@@ -135,10 +131,6 @@ def with_tables(text: str, tables: str) -> str:
         return blocks.sub(lambda found: new.pop(0) + "\n" * found[0].endswith("\n"), text)
     words = blocks.split(text, maxsplit=1)[0].strip().removesuffix(blocks.split(tables, maxsplit=1)[0].strip())
     return f"{words.strip()}\n\n{tables}"
-
-
-def _section(title: str) -> re.Pattern[str]:
-    return re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 
 
 def _write(page: Path, text: str) -> None:
