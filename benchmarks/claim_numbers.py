@@ -88,6 +88,11 @@ def write_of_runs(name: str, runs: Sequence[Path], of: Callable[[Path], pd.DataF
     return write(name, pd.concat(every), {"settings": digest_of(runs[0].with_suffix(".toml")), **about})
 
 
+def write_of_study(name: str, rows: pd.DataFrame, run: Path) -> Path:
+    """Write the rows of networks that were trained for a study, on the scans of a run."""
+    return write(name, rows, {"settings": digest_of(run / "config.toml")})
+
+
 def digest_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 

@@ -9,16 +9,13 @@ from functools import cache
 from pathlib import Path
 
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
-from heatlas.pipeline.models.families.monai import ResNetConfig
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.studies.bcos.records import BcosSimpleConfig
 
 FOUNDING = FoundingConfig(channels=(4, 8, 16), pools=(2, 2, 3), hidden_units=16, dropout=0.0)
-RESNET = ResNetConfig(architecture="resnet10", width=0.125)
 FAMILIES: Mapping[str, ModelConfig] = {
     "founding": FOUNDING,
     "founding without biases": replace(FOUNDING, bias=False),
-    "resnet10": RESNET,
     "bcos": BcosSimpleConfig(channels=(4, 8, 16), strides=(2, 2, 2)),
 }
 ON = "-on"
@@ -27,20 +24,18 @@ ON = "-on"
 
 @dataclass(frozen=True)
 class Condition:
-    """One way to train. Shares are from 0 to 1; `mask` is "brain", "regions", "boxes", "sides" or "outside"."""
+    """One way to train. Shares are from 0 to 1; `mask` is "brain", "sides" or "outside"."""
 
     name: str
     loss: str = ""  # of guidance; empty for none
     weight: float = 1.0  # of the maps
     mask: str = "brain"
-    dilate: int = 0
     annotated: float = 1.0  # share of the people to train with; at least one person
     map: str = "input-x-gradient"  # that is guided
     teacher: str = ""  # condition whose network teaches; empty for none
     taught: str = "grad-cam"
-    """What students and teachers compare: "grad-cam" or "attention-transfer" after the last stage, or "dynamic-weights"
-    at the input. The table has the cosine of their Grad-CAM whatever they compare."""
-    mixup: float = 0.0  # of scans that teacher and student see, as ``objective.mixup``
+    """What students and teachers compare: "grad-cam" after the last stage, or "dynamic-weights" at the input. The table
+    has the cosine of their Grad-CAM whatever they compare."""
     people: float = 1.0  # share of each class to train with, at least one of each
     others: bool = False  # learn from people without a label (MCI) instead, none of whom has the marker
     family: ModelConfig = FOUNDING

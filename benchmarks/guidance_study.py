@@ -7,22 +7,23 @@ RUN has registered scans at 2 or 4 mm, and is only read: one scan of each person
 a corner, as bright as the brightest voxel; in training and validation it goes with the diagnosis (95 %), and who is
 tested has a copy with and one without. Masks and measures are those of `heatlas evaluate --parts marker`. A training
 that is done is not repeated: other epochs or folds need another OUT. Writes OUT/guidance_study.tsv, an answer a row,
-and OUT/guidance_study.md, the tables that `guidance_summary.py` makes of it.
+and prints what the validation parts say, by which weights are chosen. With --numbers what test people have is stored
+for claims, named "CONDITION, MEASURE".
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from guidance_conditions import Condition, sections
-from guidance_summary import curve_columns, further_tables, held_out_iou, swept_tables, tables
-from harness import CLAIMS, arguments_of, show
+from claim_numbers import NUMBERS, write_of_study
+from guidance_conditions import ON, Condition, sections
+from harness import arguments_of
 from scipy.ndimage import find_objects
 from scipy.ndimage import label as label_parts
 from torch import nn
@@ -31,7 +32,7 @@ from torch.nn import functional
 from heatlas.pipeline.cohort.people.splits import Fold, few_people
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.scores.localisation import iou_curve
+from heatlas.pipeline.evaluation.scores.localisation import IOU_THRESHOLDS, best_place, iou_curve
 from heatlas.pipeline.evaluation.scores.map_scores import MARKER_OFFSET
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network, family_of
@@ -47,13 +48,13 @@ from heatlas.pipeline.training.progress import remove_checkpoint
 from heatlas.pipeline.training.steps import repeatable
 from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes, answered_by
+from heatlas.studies.before_after.stage import EQUAL, LARGEST_DROP
 from heatlas.studies.marker.marker_groups import MarkerMasks, map_measures, tied_marks
 from heatlas.studies.objectives.distillation import Distillation, distilled, frozen
-from heatlas.studies.objectives.guidance import Guidance, dilated, guided, mask_of
+from heatlas.studies.objectives.guidance import Guidance, guided, mask_of
 from heatlas.studies.objectives.maps_in_training import explained_batch
 from heatlas.workflows.evaluate import registered_scans
 
-TITLE = "Guidance and distillation"
 RECIPE = TrainingConfig(
     max_epochs=30,
     min_epochs=30,
@@ -112,9 +113,8 @@ def load(run: Path) -> Cohort:
     cube &= ~(plain > 0).any(0)
     marked = torch.where(cube, plain.flatten(1).amax(1)[:, None, None, None], plain)
     masks = {"brain": (plain > 0).float().mean(0) > 0.5}
-    for name, boxes in (("regions", False), ("boxes", True)):
-        own = mask_of(ObjectiveConfig(kind="guided", regions=TEMPORAL, boxes=boxes), config.regions.atlas, spec)
-        masks[name] = functional.avg_pool3d(torch.from_numpy(own).float()[None], factor)[0] >= 0.5
+    own = mask_of(ObjectiveConfig(kind="guided", regions=TEMPORAL), config.regions.atlas, spec)
+    masks["regions"] = functional.avg_pool3d(torch.from_numpy(own).float()[None], factor)[0] >= 0.5
     masks["sides"] = enlarged(masks["regions"], 0.0)
     masks["outside"] = ~masks["brain"]
     positive = np.array([scan.label == config.cohort.positive for scan in firsts.values()])
@@ -193,11 +193,10 @@ def trained(
         controls = training.volumes[training.targets == 0].float().mean(0)[None]
         mask = cohort.masks[one.mask]
         mask = enlarged(mask, one.enlarged) if one.enlarged else mask
-        masks = dilated(mask[None].float(), one.dilate)
-        context = Context(masks=masks, annotated=annotated, reference=controls)
+        context = Context(masks=mask[None].float(), annotated=annotated, reference=controls)
     elif teacher is not None:
         stage = 0 if one.taught == "dynamic-weights" else -1
-        how = Distillation(weight=one.weight, map=one.taught, student_stage=stage, teacher_stage=stage, mixup=one.mixup)
+        how = Distillation(weight=one.weight, map=one.taught, student_stage=stage, teacher_stage=stage)
         objective = distilled(objective, how, usual != "cross-entropy")
         context = Context(teacher=teacher)
         if one.others:
@@ -257,6 +256,7 @@ def measured(
             found = explained_batch(model, volume, torch.tensor([label]), one.shown, 0, False)
             row = {"person": cohort.names[person], "positive": bool(cohort.positive[person]), "marked": bool(copy)}
             row["correct"] = float(found.logits.argmax(1).item() == label)
+            row["logit"] = float(found.logits[0].detach().diff())
             values = found.maps[0].detach().numpy()
             for name, where in places.items():
                 row |= {f"{measure}_{name}": value for measure, value in map_measures(values, where).items()}
@@ -330,43 +330,113 @@ def stored(cohort: Cohort, one: Condition, weights: Path) -> StagedModel:
     return model.eval().requires_grad_(False)
 
 
-def kept(rows: pd.DataFrame, wanted: Sequence[Condition]) -> pd.DataFrame:
-    """What the tables need: answers, and measures of the masks of the conditions that are there."""
-    masks = {one.mask for one in wanted if one.name in set(rows["condition"])}
-    columns = ["condition", "seed", "fold", "part", "person", "positive", "marked", "correct", "on_marker_brain"]
-    columns += [f"{name}_{mask}" for mask in sorted(masks) for name in ("epg", "iou", "on_object_epg")]
-    columns += [name for name in ("last_epg_sides", "agrees", "cosine") if name in rows]
-    return rows[columns].assign(correct=rows["correct"].astype(int))
+def curve_columns(mask: str) -> list[str]:
+    return [f"iou_{mask}_{place}" for place in range(len(IOU_THRESHOLDS))]
 
 
-SECTIONS: Mapping[str, tuple[str, Callable[[pd.DataFrame, Sequence[Condition]], str]]] = {
-    "first": (TITLE, tables),
-    "further": (f"{TITLE}, further conditions", further_tables),
-    "swept": (f"{TITLE}, weights swept", swept_tables),
-}
-"""Sections of the page, and what makes their tables of answers."""
+def held_out_iou(rows: pd.DataFrame, mask: str = "sides") -> pd.DataFrame:
+    """The IoU of each network at the threshold that is best on its validation part, where there are curves."""
+    names = curve_columns(mask)
+    if names[0] not in rows:
+        return rows
+    parts = []
+    for _, own in rows.groupby(["condition", "seed", "fold"], sort=False):
+        known = own.loc[own["part"] == "validation", names]
+        if own[names].notna().to_numpy().any():
+            place = best_place(known.to_numpy())
+            own = own.assign(**{f"iou_{mask}": np.nan if place is None else own[names[place]]})
+        parts.append(own.drop(columns=names))
+    return pd.concat(parts)
+
+
+def weights_chosen(known: pd.DataFrame, wanted: Sequence[Condition], measure: str) -> dict[tuple[str, str], str]:
+    """By control and loss, the condition with the largest measure of those whose accuracy is at most 5 points lower.
+
+    Where there is none, the one with the smallest weight. All values are means over the validation parts.
+    """
+    means = known.groupby("condition").mean(numeric_only=True)
+    found = {}
+    swept_ones = [one for one in wanted if one.loss and one.against.endswith(ON) and one.annotated == 1]
+    there = [one for one in swept_ones if one.name in means.index and one.stage == 0]
+    for against, loss in dict.fromkeys((one.against, one.loss) for one in there):
+        own = [one for one in there if (one.against, one.loss) == (against, loss)]
+        least = means.loc[against, "correct"] - LARGEST_DROP - EQUAL
+        allowed = [one for one in own if means.loc[one.name, "correct"] >= least] or own[:1]
+        found[against, loss] = max(allowed, key=lambda one: means.loc[one.name, measure.format(one.mask)]).name
+    return found
+
+
+def on_validation(rows: pd.DataFrame, wanted: Sequence[Condition]) -> pd.DataFrame:
+    """What is known of each condition on the validation parts of the first fold, and by which measure it is chosen.
+
+    Those parts are as in training.
+    """
+    known = rows[(rows["part"] == "validation") & (rows["fold"] == 0)]
+    boxes = [one for one in wanted if one.plain and not one.teacher]
+    picks = {name: set(weights_chosen(known, boxes, f"{name}_{{}}").values()) for name in ("epg", "iou")}
+    means = known.groupby("condition").mean(numeric_only=True)
+    found = []
+    for one in (one for one in wanted if one.name in means.index):
+        values = {name: means.loc[one.name, f"{name}_{one.mask}"] for name in picks}
+        by = " and ".join(name for name, pick in picks.items() if one.name in pick)
+        found.append({"condition": one.name, "accuracy": means.loc[one.name, "correct"], **values, "chosen by": by})
+    return pd.DataFrame(found)
+
+
+def measures_of(rows: pd.DataFrame, one: Condition) -> pd.DataFrame:
+    """Columns of a condition by the name of the measure; both copies of a person's scan count as much.
+
+    Against training: the copy whose marker does not go with the diagnosis. In the reversed task, where people are not
+    what networks tell apart, there is no logit.
+    """
+    names = {f"epg_{one.mask}": "EPG", f"iou_{one.mask}": "IoU", f"on_object_epg_{one.mask}": "on-object EPG"}
+    names |= {"on_marker_brain": "on marker", f"last_epg_{one.mask}": "EPG, last stage", "cosine": "cosine"}
+    names |= {} if one.reversed else {"logit": "logit"}
+    found = rows[[name for name in names if name in rows]].rename(columns=names)
+    splits = {"correct": "correct", "agrees": "agreement"}
+    if not one.plain:
+        known, splits["correct"] = rows["positive"] == rows["marked"], "mean of four"
+        for name, parts in (("correct", ("as in", "against")), ("agrees", ("agreement as in", "agreement against"))):
+            for part, where in zip(parts, (known, ~known), strict=True):
+                found = found.assign(**{f"{part} training": rows[name].where(where)}) if name in rows else found
+    return found.assign(**{word: rows[name] for name, word in splits.items() if name in rows})
+
+
+def numbers_of(rows: pd.DataFrame, wanted: Sequence[Condition]) -> pd.DataFrame:
+    """Rows of test people for claims: a measure is named "CONDITION, MEASURE"; shares are from 0 to 1."""
+    keys, found = ["person", "seed", "fold", "class"], []
+    tested = rows[rows["part"] == "test"].reset_index(drop=True)
+    tested["class"] = tested["positive"].astype(int)
+    for one in wanted:
+        own = tested[tested["condition"] == one.name]
+        values = measures_of(own, one).astype(float)
+        each = values.assign(**{name: own[name] for name in keys}).groupby(keys).mean().reset_index()
+        long = each.melt(keys, var_name="measure").dropna(subset="value")
+        found.append(long.assign(measure=f"{one.name}, " + long["measure"]))
+    return pd.concat(found, ignore_index=True)
 
 
 def main() -> None:
     arguments = arguments_of(
         __doc__,
-        "run out --seeds --section --only --folds --page",
-        section={"choices": SECTIONS, "default": "first", "help": "of the page, each with its conditions"},
+        "run out --seeds --section --only --folds",
+        section={"choices": sections(), "default": "first", "help": "each with its conditions"},
         only=[],
         folds=FOLDS,
         epochs=RECIPE.max_epochs,
+        numbers=("", NUMBERS),
     )
-    (title, made_tables), wanted = SECTIONS[arguments.section], sections()[arguments.section]
+    wanted = sections()[arguments.section]
     torch.set_num_threads(1)
     everything = {one.name: one for one in wanted}
     cohort = load(arguments.run)
     study(cohort, arguments.out, arguments.seeds, everything, arguments.only, arguments.epochs, arguments.folds)
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
-    rows = kept(held_out_iou(rows[rows["seed"].isin(arguments.seeds)]), wanted)
+    rows = held_out_iou(rows[rows["seed"].isin(arguments.seeds)])
     rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")
-    text = made_tables(rows, wanted)
-    (arguments.out / "guidance_study.md").write_text(text, encoding="utf-8")
-    show(text, arguments.page, title, CLAIMS)
+    print(on_validation(rows, wanted).round(3).to_string(index=False))
+    if arguments.numbers:
+        print(write_of_study(arguments.numbers, numbers_of(rows, wanted), arguments.run))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heatlas.pipeline.evaluation.scores.accuracy import DRAWS, participant_interval
-
 ROOT = Path(__file__).resolve().parents[1]
-CLAIMS = "Claims asked of patients"
 STATISTICS = "Statistics: speed, error rates, power"
-"""Headings of pages to which many commands write."""
+"""Heading of a page to which many commands write."""
 FOLDERS = ("run", "out", "input", "cohort", "source", "answers", "table", "volumes")
 ARGUMENTS: dict[str, dict[str, Any]] = {
     **{name: {"type": Path} for name in FOLDERS},
@@ -90,16 +87,6 @@ def listed(values: Iterable[float], form: str) -> str:
     return ", ".join(f"{value:{form}}" for value in values)
 
 
-def over_people(values: Any) -> tuple[float, float]:
-    """The 95 % interval of a mean over people, who are drawn with replacement; NaN where all are alike."""
-    return participant_interval((np.asarray(values, float),), np.mean, DRAWS, 0)
-
-
-def within(low: float, high: float, form: str, ends: str = " ({} to {})") -> str:
-    """An interval as text; nothing where there is none."""
-    return "" if np.isnan(low) else ends.format(f"{low:{form}}", f"{high:{form}}")
-
-
 def kept_rows(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """What earlier commands wrote to a table; no rows if there is none."""
     return pd.read_csv(path, sep="\t") if path.is_file() else pd.DataFrame(columns=list(columns))
@@ -118,22 +105,18 @@ def replaced(rows: pd.DataFrame, path: Path, keys: Sequence[str]) -> None:
     every.drop_duplicates(list(keys), keep="last").to_csv(path, sep="\t", index=False)
 
 
-def write_section(page: Path, title: str, body: str, heading: str) -> None:
-    """Replace the section ``## title`` of a page, or add it; the page begins with ``# heading``."""
-    text = page.read_text(encoding="utf-8") if page.is_file() else f"# {heading}\n"
-    section = f"## {title}\n\n{body.strip()}\n"
-    pattern = _section(title)
-    if pattern.search(text):
-        text = pattern.sub(lambda _: section + "\n", text, count=1)
-    else:
-        text = text.rstrip() + "\n\n" + section
-    _write(page, text)
-
-
 def write_tables(page: Path, title: str, tables: str, heading: str) -> None:
-    """Replace the tables of a section; its words stay, for they stand on the page alone."""
-    earlier = _section(title).search(page.read_text(encoding="utf-8")) if page.is_file() else None
-    write_section(page, title, with_tables(earlier[0].partition("\n")[2] if earlier else "", tables), heading)
+    """Replace the tables of the section ``## title``, or add it; its words stay, for they stand on the page alone.
+
+    A new page begins with ``# heading``.
+    """
+    text = page.read_text(encoding="utf-8") if page.is_file() else f"# {heading}\n"
+    pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+    earlier = pattern.search(text)
+    body = with_tables(earlier[0].partition("\n")[2] if earlier else "", tables)
+    section = f"## {title}\n\n{body.strip()}\n"
+    text = pattern.sub(lambda _: section + "\n", text, count=1) if earlier else f"{text.rstrip()}\n\n{section}"
+    _write(page, text)
 
 
 def with_tables(text: str, tables: str) -> str:
@@ -148,10 +131,6 @@ def with_tables(text: str, tables: str) -> str:
         return blocks.sub(lambda found: new.pop(0) + "\n" * found[0].endswith("\n"), text)
     words = blocks.split(text, maxsplit=1)[0].strip().removesuffix(blocks.split(tables, maxsplit=1)[0].strip())
     return f"{words.strip()}\n\n{tables}"
-
-
-def _section(title: str) -> re.Pattern[str]:
-    return re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 
 
 def _write(page: Path, text: str) -> None:

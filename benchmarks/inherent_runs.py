@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pandas as pd
-from harness import replaced
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
@@ -26,9 +21,7 @@ from heatlas.pipeline.cohort.people.splits import Split, make_split
 from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation import variants
-from heatlas.pipeline.evaluation.bench.judging import map_jobs, maps_of
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest, with_methods
-from heatlas.pipeline.evaluation.bench.table import evaluation_table
 from heatlas.pipeline.evaluation.cohorts import RUN, JudgedCohort, truth_of_input
 from heatlas.pipeline.evaluation.nulls import networks_of
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
@@ -40,9 +33,7 @@ from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
-from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
-from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.studies.consensus.stage import FAMILY, Networks
 
 REGISTERED = "registered"
@@ -91,7 +82,7 @@ def _recipes() -> Iterator[tuple[str, Recipe]]:
 
 RECIPES = dict(_recipes())
 """Of recipes.toml, by study and name."""
-FOUNDING, BEST = RECIPES["search/founding"], RECIPES["search/BCE, B 1.5"]
+FOUNDING = Recipe("founding")
 
 
 def recipes_of(study: str) -> tuple[Recipe, ...]:
@@ -162,19 +153,17 @@ def networks(recipe: Recipe, cohort: JudgedCohort, seed: int) -> Networks:
     return Networks(name, FAMILY, networks_of(cohort, name), cohort.config)
 
 
-def trained(work: Workplace, found: Networks, cohort: JudgedCohort) -> float:
-    """Train the networks that are missing, one per fold; minutes that this took in all folds together.
+def trained(work: Workplace, found: Networks, cohort: JudgedCohort) -> None:
+    """Train the networks that are missing, one per fold.
 
     Raises
     ------
     RuntimeError
         With what the first failed training says.
     """
-    started = time.perf_counter()
     for one in variants.trained(cohort, [found.variant], work.executor, work.digests, found.name).outcomes:
         if not one.ok:
             raise RuntimeError(f"{one.job.unit}: {one.message}")
-    return (time.perf_counter() - started) / 60
 
 
 def trained_networks(work: Workplace, recipe: Recipe, seed: int) -> tuple[JudgedCohort, Networks]:
@@ -183,55 +172,3 @@ def trained_networks(work: Workplace, recipe: Recipe, seed: int) -> tuple[Judged
     found = networks(recipe, cohort, seed)
     trained(work, found, cohort)
     return cohort, found
-
-
-def scored(work: Workplace, recipe: Recipe, cohort: JudgedCohort, seed: int) -> pd.DataFrame:
-    """Train, explain and score: a row per map, of the columns of ``evaluation.tsv`` and those of the training."""
-    found = networks(recipe, cohort, seed)
-    minutes = trained(work, found, cohort)
-    table = evaluated(work, recipe, found.explaining(cohort), f"{found.name} maps", cohort.name)
-    return table.assign(recipe=recipe.name, seed=seed, minutes=minutes, **last_epochs(found, cohort))
-
-
-def scored_on_copies(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
-    """As `scored`, on copies of the controls of the run with planted loss; each recipe has a folder of its own."""
-    name = name_of(recipe, seed)
-    own = dataclasses.replace(work, out=work.out / name)
-    own.out.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-    cohort = own.planted(recipe.config(work.run, seed))
-    minutes = (time.perf_counter() - started) / 60
-    table = evaluated(own, recipe, cohort, f"{name} maps", cohort.name)
-    table = table[table["severity"] == "all"]
-    return table.assign(recipe=recipe.name, seed=seed, minutes=minutes)
-
-
-def evaluated(work: Workplace, recipe: Recipe, cohort: JudgedCohort, title: str, name: str) -> pd.DataFrame:
-    """Rows of the trained networks in the table of the bench.
-
-    Raises
-    ------
-    RuntimeError
-        With what the first map that could not be made says.
-    """
-    explanations = recipe.explanations(cohort.config)
-    jobs = map_jobs(cohort, explanations, work.digests, "maps")
-    outcomes = run_jobs(work.layout, jobs, work.executor, title)
-    for one in outcomes:
-        if not one.ok:
-            raise RuntimeError(f"{one.job.unit}: {one.message}")
-    left, rows = maps_of(cohort, explanations, outcomes)
-    table = evaluation_table(dataclasses.replace(left, name=name), rows)
-    return table[table["network"] == "real"]
-
-
-def last_epochs(found: Networks, cohort: JudgedCohort) -> dict[str, float]:
-    """Mean over folds of the training's loss and accuracy in the last epoch, and of its validation."""
-    columns = ["train_loss", "train_balanced_accuracy", "validation_loss", "validation_balanced_accuracy"]
-    last = [read_table(found.layout.fold(fold.index).history).iloc[-1] for fold in cohort.tested_folds]
-    return {name: float(np.mean([row[name] for row in last])) for name in columns}
-
-
-def collected(tables: Sequence[pd.DataFrame], path: Path) -> None:
-    """Rows of all recipes, written as they come; earlier rows of the same recipe, seed and map are replaced."""
-    replaced(pd.concat(tables), path, ["recipe", "seed", "map"])

@@ -1,6 +1,6 @@
 """How well manual labels land on the atlas, and how well hippocampi are measured: our registration and plain ANTsPy.
 
-    python benchmarks/label_dice.py ../shared/data/oasis20 WORK --page docs/benchmarks/registration.md
+    python benchmarks/label_dice.py ../shared/data/oasis20 WORK            # docs/benchmarks/registration.md
 
 Both get the same scans (skull-stripped, as stored), the same template brain, the same seed and one thread. Plain is
 what a user of ANTsPy would write. In place of repeat scans, which this dataset does not have, a scan is turned by 3
@@ -9,7 +9,7 @@ least that a repeat scan would change.
 
 Every registration is a folder in WORK, so a killed run goes on where it was; one made by other code, other settings or
 another version of ANTsPy is made again. One person takes some three minutes at 2 mm and six at 1 mm; with
-`--minutes N`, no new measurement begins after that time. `--minutes 0` only writes the page.
+`--minutes N`, no new measurement begins after that time. WORK/people.tsv has a row a person and engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import scipy.ndimage
-from harness import arguments_of, line, table, write_section
+from harness import arguments_of
 from scipy.spatial.transform import Rotation
 
 from heatlas.atlases.labels import Atlas, load_atlas
@@ -72,7 +72,7 @@ PLAIN_CALL = "antsRegistrationSyNQuick[s]"
 def main() -> None:
     options = arguments_of(
         __doc__,
-        "oasis work --page",
+        "oasis work",
         oasis={"type": Path, "help": "BIDS dataset with manual labels under derivatives/manual"},
         work={"type": Path, "help": "folder for the result of each person and engine"},
         resolution=([2.0, 1.0], "of the template, mm"),
@@ -88,15 +88,17 @@ def main() -> None:
         atlas = load_atlas("neuromorphometrics-cat12", template.grid)
         for engine, image in planned(images, options.retest if resolution <= COARSEST_MM else 0):
             row = measured(engine, image, template, atlas, options, time.monotonic() < end)
-            rows.append({"resolution": resolution, "engine": engine, "person": person_of(image), **(row or {})})
             if row:
-                print(resolution, person_of(image), engine, row["dice"], f"{row['seconds']:.0f} s", flush=True)
-    for resolution, own in pd.DataFrame(rows).groupby("resolution", sort=False):
-        text = "\n".join([*overlap(own), "", *volumes_of(own), "", *people(own)])
-        print(text)
-        if options.page:
-            heading = "Registration: manual labels on the atlas"
-            write_section(options.page, f"Template at {resolution:g} mm", text, heading)
+                rows.append({"resolution": resolution, "engine": engine, "person": person_of(image), **row})
+                print(*rows[-1].values(), flush=True)
+    if not rows:
+        raise SystemExit("label_dice: nothing measured yet. Give it more --minutes.")
+    every = pd.DataFrame(rows)
+    every.to_csv(options.work / "people.tsv", sep="\t", index=False, float_format="%.4f")
+    for resolution, own in every[~every["person"].isin(CHOSEN_ON)].groupby("resolution", sort=False):
+        found = {engine: own[own["engine"] == engine].set_index("person") for engine in ENGINES}
+        tables = (one.round(4).to_string() for one in (overlap(found), volumes_of(found)))
+        print(f"{resolution:g} mm", *tables, again_apart(found), sep="\n\n")
 
 
 def in_order(images: list[Path]) -> list[Path]:
@@ -150,10 +152,8 @@ def measured(
     voxel = template.grid.voxel_volume_mm3
     tissue = tissue_volumes(change, t1w, reference, HIPPOCAMPI, VENTRICLES, voxel)
     return {
-        "dice": {
-            f"mean of {len(dice)} regions": float(np.nanmean(list(dice.values()))),
-            **{name: float(np.mean([dice[n] for n in numbers])) for name, numbers in STRUCTURES.items()},
-        },
+        "all regions": float(np.nanmean(list(dice.values()))),
+        **{name: float(np.mean([dice[n] for n in numbers])) for name, numbers in STRUCTURES.items()},
         "tissue_mm3": sum(tissue.values()),
         "whole_mm3": sum(region_volumes(change, reference, HIPPOCAMPI, voxel).values()),
         "manual_mm3": float(np.isin(labels.data, HIPPOCAMPI).sum() * abs(np.linalg.det(labels.affine[:3, :3]))),
@@ -224,70 +224,32 @@ def dice_per_label(first: np.ndarray, second: np.ndarray, labels: Iterable[int])
     return {label: float(2 * counts[2][label] / n) if n else float("nan") for label, n in total.items()}
 
 
-def by_engine(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    run = rows[rows["seconds"].notna()] if "seconds" in rows else rows.iloc[:0]
-    return {engine: run[run["engine"] == engine].set_index("person") for engine in ENGINES}
+def overlap(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Mean Dice, and seconds, of the people with both engines who were not used to choose parameters."""
+    both = found[OURS].index.intersection(found[PLAIN].index)
+    own, plain = (found[engine].loc[both, ["all regions", *STRUCTURES, "seconds"]] for engine in (OURS, PLAIN))
+    means = {"this pipeline": own.mean(), "plain": plain.mean(), "ratio": own.mean() / plain.mean()}
+    return pd.DataFrame({**means, f"more in, of {len(both)}": (own > plain).sum(), "least ratio": (own / plain).min()})
 
 
-def overlap(rows: pd.DataFrame) -> list[str]:
-    """Mean Dice of the people with both engines who were not used to choose parameters."""
-    found = by_engine(rows)
-    both = [name for name in found[OURS].index if name in found[PLAIN].index and name not in CHOSEN_ON]
-    if not both:
-        return ["Not run."]
-    lines = table([f"Dice (n = {len(both)})", "this pipeline", "plain", "ratio", "better in", "smallest ratio"])
-    a, b = (pd.DataFrame(found[engine].loc[both, "dice"].tolist(), index=both) for engine in (OURS, PLAIN))
-    for name in a:
-        means = f"{a[name].mean():.4f}", f"{b[name].mean():.4f}", f"{a[name].mean() / b[name].mean():.3f}"
-        better = f"{int((a[name] > b[name]).sum())} of {len(both)}"
-        lines.append(line(name, *means, better, f"{(a[name] / b[name]).min():.3f}"))
-    own, other = (found[engine].loc[both, "seconds"].mean() for engine in (OURS, PLAIN))
-    return [*lines, f"| seconds per scan | {own:.0f} | {other:.0f} | {own / other:.2f} | | |"]
-
-
-def volumes_of(rows: pd.DataFrame) -> list[str]:
-    """Agreement of both hippocampi together with the manual volume, and with themselves in the moved scan."""
-    found = by_engine(rows)
-    columns = "people", "r with manual", "bias", "SD of the difference", "from", "to"
-    lines = table(["volume of both hippocampi", *columns])
-    for title, engine, column in (
-        ("without fluid", OURS, "tissue_mm3"),
-        ("whole label", OURS, "whole_mm3"),
-        ("whole label, plain", PLAIN, "whole_mm3"),
-    ):
-        own = found[engine][~found[engine].index.isin(CHOSEN_ON)]
-        if len(own) < 3:
-            continue
+def volumes_of(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Agreement of both hippocampi together with the manual volume, without fluid and as whole labels."""
+    rows = {}
+    for engine, column in ((OURS, "tissue_mm3"), (OURS, "whole_mm3"), (PLAIN, "whole_mm3")):
+        own = found[engine]
         percent = 100 * (own[column] / own["manual_mm3"] - 1)
-        r = np.corrcoef(own[column], own["manual_mm3"])[0, 1]
-        ends = (f"{percent.agg(end):+.1f} %" for end in ("min", "max"))
-        lines.append(line(title, len(own), f"{r:.3f}", f"{percent.mean():+.1f} %", f"{percent.std():.1f} %", *ends))
-    lines = lines if len(lines) > 2 else ["Too few people for a correlation of volumes."]
-    pairs = found[OURS].join(found[RETEST], rsuffix=" again", how="inner") if len(found[RETEST]) else found[RETEST]
-    if len(pairs):
-        first, second = pairs["tissue_mm3"], pairs["tissue_mm3 again"]
-        percent = 200 * (first - second).abs() / (first + second)
-        differ = f"differ by {percent.mean():.1f} % on average, {percent.max():.1f} % at most"
-        lines += ["", f"Scan moved and registered again (n = {len(pairs)}): volumes without fluid {differ}."]
-    return lines
+        r = own[column].corr(own["manual_mm3"])
+        ends = {"from, %": percent.min(), "to, %": percent.max()}
+        known = {"people": len(own), "r with manual": r, "bias, %": percent.mean(), "SD, %": percent.std()}
+        rows[f"{engine}, {column}"] = known | ends
+    return pd.DataFrame(rows).T
 
 
-def people(rows: pd.DataFrame) -> list[str]:
-    """One row per person, and who was not run."""
-    found = by_engine(rows)
-    columns = [f"{name}, ours / plain" for name in ("mean Dice", *STRUCTURES)]
-    lines = table(["person", *columns, "hippocampi mm³, ours", "manual", "s, ours / plain"])
-    for person in rows["person"].unique():
-        ours, plain = (found[engine].loc[person] if person in found[engine].index else None for engine in (OURS, PLAIN))
-        if ours is None and plain is None:
-            continue
-        dice = [[f"{v:.3f}" for v in row["dice"].values()] if row is not None else ["–"] * len(columns)
-                for row in (ours, plain)]  # fmt: skip
-        volumes = ["–"] * 2 if ours is None else [f"{ours[c]:.0f}" for c in ("tissue_mm3", "manual_mm3")]
-        seconds = " / ".join("–" if row is None else f"{row['seconds']:.0f}" for row in (ours, plain))
-        lines.append(line(person, *map(" / ".join, zip(*dice, strict=True)), *volumes, seconds))
-    missing = [f"{row.person} ({row.engine})" for row in rows.itertuples() if row.person not in found[row.engine].index]
-    return [*lines, "", f"Not run: {', '.join(missing) or 'none'}."]
+def again_apart(found: Mapping[str, pd.DataFrame]) -> str:
+    """How far volumes without fluid are from themselves in the moved scan."""
+    first, second = (found[engine]["tissue_mm3"] for engine in (OURS, RETEST))
+    percent = (200 * (first - second).abs() / (first + second)).dropna()
+    return f"{len(percent)} scans moved and registered again: {percent.mean():.1f} %, at most {percent.max():.1f} %"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Whether more accurate networks have better evidence: networks of many families and strengths on the same patients.
 
-    python benchmarks/patients_evidence.py RUN OUT --page PAGE
+    python benchmarks/patients_evidence.py RUN OUT
 
 RUN is a registered run of `benchmarks/patients.py`; it is only read, its own networks too. Every recipe has a network a
 fold; each person is explained by the one that has not seen him or her. OUT/people/RECIPE.tsv keeps a row a person:
-logit and density of the evidence in every region; the same command continues. `heatlas evaluate --parts consensus` asks
+logit and density of the evidence in every region; the same command continues. OUT/evidence.tsv has a row a network,
+OUT/relations.tsv one a measure. `heatlas evaluate --parts consensus` asks
 the same of one recipe, its epochs and families with a truth; here recipes differ in more, and there is none.
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from harness import CLAIMS, arguments_of, line, show, table
+from harness import arguments_of
 from inherent_runs import FOUNDING, Recipe, Workplace, name_of, networks, recipes_of, trained
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
@@ -88,7 +89,7 @@ def answers(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
         if not own.is_symlink():
             own.symlink_to((work.run / "models").resolve())
         found = Networks("run", OWN, cohort.layout, cohort.config, made=True)
-    print(f"{recipe.name}: trained in {trained(work, found, cohort):.1f} minutes", flush=True)
+    trained(work, found, cohort)
     explaining, explanations = found.explaining(cohort), asked.explanations(cohort.config)
     jobs = map_jobs(explaining, explanations, work.digests, "maps")
     outcomes = run_jobs(work.layout, jobs, work.executor, f"{found.name} maps")
@@ -192,13 +193,9 @@ def measures_of(
     return pd.DataFrame(rows).set_index("name")
 
 
-MEASURES = {
-    "place": "place of the hippocampus (1 is best)",
-    "g": "Hedges' g of the hippocampus",
-    "others": "agreement with the mean of the other networks",
-    "families": "agreement with the mean of the other families",
-    "tissue": "agreement with the difference of the images",
-}
+MEASURES = ("place", "g", "others", "families", "tissue")
+"""Place and Hedges' g of the hippocampus, where 1 is the best place; agreement with the mean of the other networks, and
+of the other families; and with the difference of the images."""
 
 
 def better(table: pd.DataFrame, measure: str) -> Floats:
@@ -231,49 +228,29 @@ def answer(low: float, high: float) -> str:
     return "does not" if high < 0 or max(-low, high) <= NEAR else "open"
 
 
-def section(
-    networks: Sequence[Evidence], baseline: Evidence, tissue: Floats, people: HeldOutPeople, regions: Sequence[str]
-) -> str:
-    region, every = list(regions).index(REGION), [*networks, baseline]
+def tables_of(
+    networks: Sequence[Evidence], baseline: Evidence, tissue: Floats, people: HeldOutPeople, region: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A row per network, the most accurate first, and one per measure of all networks and of the whole ones."""
+    every = [*networks, baseline]
     found = measures_of(networks, every, tissue, people, np.ones(len(tissue)), region)
     draws = [measures_of(networks, every, tissue, people, one, region) for one in people.weights(DRAWS, 0)]
-    columns = ["networks", "whole", "area (95 %)", "hippocampus: place, g", "others", "other families", "images"]
-    lines = table(columns)
-    for one in sorted(every, key=lambda one: -float(found.loc[one.name, "area"])):
-        own, low, high = found.loc[one.name], *np.quantile([t.loc[one.name, "area"] for t in draws], [0.025, 0.975])
-        name, kind = (f"*{RIDGE}*", "–") if one is baseline else (one.name, "yes" if one.whole else "no")
-        agreed = (f"{own[one]:+.2f}" for one in ("others", "families", "tissue"))
-        area = f"{own['area']:.2f} ({low:.2f} to {high:.2f})"
-        lines.append(line(name, kind, area, f"{own['place']:g}, {own['g']:+.2f}", *agreed))
-    lines += ["", *table(["area and", "networks", "ρ (95 %)", "p", "more accurate, better evidence"])]
-    for measure, words in MEASURES.items():
+    low, high = np.quantile([one["area"] for one in draws], [0.025, 0.975], axis=0)
+    whole = [one.whole for one in every]
+    own = found.assign(whole=whole, area_low=low, area_high=high).sort_values("area", ascending=False).reset_index()
+    rows = []
+    for measure in MEASURES:
         for title, chosen in (("all", networks), ("whole", [one for one in networks if one.whole])):
             names = [one.name for one in chosen]
-            own = found.loc[names]
-            rising = trend(own["area"].to_numpy(float), better(own, measure), 0)
-            low, high = correlations([t.loc[names] for t in draws], names, measure, 0)
-            verdict = "cannot decide" if measure == "g" else answer(low, high)
-            interval = f"{rising.rho:+.2f} ({low:+.2f} to {high:+.2f})"
-            lines.append(line(words, f"{title}, {rising.n}", interval, f"{rising.p:.3f}", verdict))
-    return "\n".join(lines)
-
-
-def first_regions(
-    networks: Sequence[Evidence], baseline: Evidence, people: HeldOutPeople, regions: Sequence[str]
-) -> str:
-    ill, fold = people.positive.astype(float), people.fold.astype(np.intp)
-    g = {one.name: hedges_g(one.densities, ill, fold, LEAST_SPREAD) for one in [*networks, baseline]}
-    mean = other_families(networks, "", g)
-    first = ", ".join(f"{regions[k].lower()} ({mean[k]:.1f})" for k in np.argsort(mean)[:5])
-    own = ", ".join(f"{regions[k].lower()} ({g[RIDGE][k]:+.2f})" for k in np.argsort(-g[RIDGE])[:5])
-    return (
-        f"First regions of the mean over families (mean place): {first}. Of ridge on regions (g): {own}; it agrees "
-        f"with the mean over families at {agreement(g[RIDGE], -mean):+.2f}."
-    )
+            rising = trend(found.loc[names, "area"].to_numpy(float), better(found.loc[names], measure), 0)
+            ends = correlations([drawn.loc[names] for drawn in draws], names, measure, 0)
+            verdict = "cannot decide" if measure == "g" else answer(*ends)
+            rows.append([measure, title, rising.n, rising.rho, *ends, rising.p, verdict])
+    return own, pd.DataFrame(rows, columns=["measure", "networks", "n", "rho", "low", "high", "p", "verdict"])
 
 
 def main() -> None:
-    options = arguments_of(__doc__, "run out --only --page --n-procs", only={"help": "recipes, by name"}, seed=43)
+    options = arguments_of(__doc__, "run out --only --n-procs", only={"help": "recipes, by name"}, seed=43)
     torch.set_num_threads(1)
     folder, every = options.out / "people", {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -301,9 +278,10 @@ def main() -> None:
         found.append(Evidence(name, family, whole, own["logit"].to_numpy(float), own[kept].to_numpy(float)))
     names, outcome, fold = (np.array(order.get_level_values(one)) for one in INDEX)
     people = HeldOutPeople(names, fold, outcome == 1)
-    text = section(found[:-1], found[-1], tissue_of(options.run, names, kept), people, kept)
-    show(text, options.page, "Accuracy and evidence", CLAIMS)
-    print(first_regions(found[:-1], found[-1], people, kept))
+    tables = tables_of(found[:-1], found[-1], tissue_of(options.run, names, kept), people, kept.index(REGION))
+    for name, table in zip(("evidence", "relations"), tables, strict=True):
+        table.to_csv(options.out / f"{name}.tsv", sep="\t", index=False, float_format="%.4g")
+        print(table.round(3).to_string(index=False))
 
 
 if __name__ == "__main__":

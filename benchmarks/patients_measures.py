@@ -7,36 +7,41 @@ without labels from the younger people of OUT/younger, a registered run with nob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
-from few_labels import Place, backbone, features_of
-from inherent_runs import Workplace
-from inherent_studies import misplaced, of_each_class, owed_and_margin, parts_of
+from inherent_runs import Workplace, layout_of
 from torch import Tensor
 
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import layers_with_parameters, randomised
 from heatlas.pipeline.evaluation.scores.localisation import rank_correlation
+from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks
 from heatlas.pipeline.evaluation.scores.masking import part_numbers, part_order
+from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network
+from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.studies.grids.studies import fitted
-from heatlas.studies.inherent import Inherent
+from heatlas.studies.inherent import Inherent, contrast, contributions
+from heatlas.studies.pretraining.stage import pretrain
+from heatlas.studies.probes.network import kept_stages
 from heatlas.studies.probes.records import ProbeConfig, body_of
 from heatlas.studies.representations.points import FeatureVectors, points_of
 from heatlas.studies.representations.probes import Parts, linear_votes, neighbour_votes
+from heatlas.studies.representations.table import features
 
 Measure = Callable[[LoadedModel, Tensor, int], dict[str, float]]
 """Of the network that has not seen a person, his or her scan (1, 1, D, H, W), and the true class."""
@@ -44,6 +49,8 @@ RIVALS = ("gradient", "input-x-gradient", "integrated-gradients", "grad-cam")
 REMOVED, STEPS = 0.25, 10
 """Share of the brain that is taken away at last, as in the source, and in how many steps."""
 SEED = 0
+FACE = 2
+"""Voxels from a face of the volume that count as on it."""
 YOUNGER = "younger"
 LEARNED: Mapping[str, Mapping[str, object]] = {
     "SimCLR": {"method": "simclr"},
@@ -51,7 +58,7 @@ LEARNED: Mapping[str, Mapping[str, object]] = {
 }
 """Settings of `heatlas pretrain`, beside those of the preset `patients`; `fixed`: a temperature of .1."""
 EPOCHS = 30
-"""As with the demo in `few_labels.py`; half of the preset's."""
+"""Half of the preset's."""
 FEW, DRAWS = 10, 20
 """Labelled people of a probe, half of each class, and how often they are drawn."""
 
@@ -102,6 +109,23 @@ def cascade(loaded: LoadedModel, volume: Tensor, target: int) -> dict[str, float
     }
 
 
+def encoded(loaded: LoadedModel, volume: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """The pairs of a scan, and the logits as a function of them."""
+    encoding, *rest = loaded.model.stages
+    with torch.no_grad():
+        return encoding(volume), torch.nn.Sequential(*rest)
+
+
+def owed_and_margin(loaded: LoadedModel, volume: Tensor) -> tuple[float, float]:
+    """What constants of the network add to logit AD - logit CN of a scan (Böhle 2024, 6.3.4), and the difference."""
+    pairs, logits = encoded(loaded, volume)
+    margin = lambda x: contrast(1, 0)(logits(x))  # noqa: E731
+    from_voxels = contributions(loaded.model, margin, pairs)
+    with torch.no_grad():
+        whole = float(margin(pairs))
+    return whole - float(from_voxels.sum()), whole
+
+
 def constants(loaded: LoadedModel, volume: Tensor, _: int) -> dict[str, float]:
     """Whether constants make more than half of the margin between the classes, and whether they lessen it."""
     owed, margin = owed_and_margin(loaded, volume)
@@ -113,9 +137,28 @@ def constants(loaded: LoadedModel, volume: Tensor, _: int) -> dict[str, float]:
     }
 
 
+def of_each_class(loaded: LoadedModel, volume: Tensor) -> Tensor:
+    """Contributions (2, D, H, W) of a scan to both logits."""
+    pairs, logits = encoded(loaded, volume)
+    return torch.cat([contributions(loaded.model, lambda x, of=of: logits(x)[:, of], pairs).sum(1) for of in (0, 1)])
+
+
+def misplaced(values: np.ndarray, places: ScanMasks) -> dict[str, float]:
+    """Shares of |values| and of positive values where no anatomy is."""
+    size, faces = np.abs(values), np.ones(values.shape, bool)
+    faces[(slice(FACE, -FACE),) * 3] = False
+    around = places.brain | places.rim
+    found = {"outside": float(size[~places.brain].sum() / size.sum()), "faces": float(size[faces].sum() / size.sum())}
+    above = np.clip(values, 0, None)
+    found["positive outside"] = float(above[~places.brain].sum() / max(above.sum(), 1e-30))
+    rim = size[places.rim].sum() / size[around].sum()
+    return found | {"rim": float(rim / (places.rim.sum() / around.sum()))}
+
+
 def drawn(loaded: LoadedModel, volume: Tensor, target: int) -> dict[str, float]:
     """Shares of the contributions to the class that are no anatomy, as they are and less the mean of the classes."""
-    both, places = of_each_class(loaded, volume), parts_of(loaded, volume)
+    both, brain = of_each_class(loaded, volume), volume[0, 0].numpy() > 0
+    places = ScanMasks.of(brain, np.zeros(brain.shape, np.int64), (), loaded.input.resolution_mm)
     found = {"even map: outside": 100 * float((~places.brain).mean())}
     maps = {"class": both[target], "less the mean": both[target] - both.mean(0), "common": both.mean(0)}
     for name, values in maps.items():
@@ -134,9 +177,21 @@ def learned(work: Workplace, name: str, seed: int) -> Path:
         )
     asked = {"seed": seed, "pretraining": LEARNED[name], "training": {"max_epochs": EPOCHS}}
     config = load_config("patients+pretraining", overrides=asked)
-    place = Place(run, work.out / "backbones" / f"{name.replace(' ', '-')}_seed-{seed}")
-    place.folder.mkdir(parents=True, exist_ok=True)
-    return backbone(place, ScanTable.read(run / "scans.tsv").kept, config, work.executor).folder.resolve()
+    folder = work.out / "backbones" / f"{name.replace(' ', '-')}_seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    layout = layout_of(run, folder)
+    scans = ScanTable.read(run / "scans.tsv").kept
+    (outcome,) = pretrain(layout, scans, config, work.executor, DigestCache(layout.digests))
+    if not outcome.ok:
+        raise RuntimeError(outcome.message)
+    return folder.resolve()
+
+
+def features_of(model: StagedModel, spec: NetworkInput, layout: RunLayout, scans: Sequence[Scan]) -> np.ndarray:
+    """Of every scan, by the stages of a network that a probe keeps, (scans, channels)."""
+    body = torch.nn.Sequential(*kept_stages(model, spec.shape)[0])
+    files = [layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm) for scan in scans]
+    return features(body, files, spec)
 
 
 def known(cohort: JudgedCohort, config: Config) -> Iterator[dict[str, object]]:

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from inherent_runs import Recipe, Workplace, recipes_of
+from inherent_runs import Recipe, Workplace, recipes_of, trained_networks
 from patients_measures import LEARNED, Measure, cascade, constants, drawn, known, learned, removal
-from probes import BACKBONES, LOSSES, backbone_of, probes
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.run.config.settings import Config
+from heatlas.studies.probes.records import ProbeConfig, with_body
+
+BACKBONES = {
+    "founding": Recipe("founding"),
+    "bcos-simple": Recipe("bcos-simple", {"model": {"architecture": "bcos-simple"}}),
+}
+LOSSES = {"CE": "cross-entropy", "BCE": "binary-cross-entropy"}
+MAPS = ("integrated-gradients", "input-x-gradient", "grad-cam")
+HEADS = {
+    "founding": {"linear": ("lrp", *MAPS), "mlp-3": ("lrp", *MAPS), "bcos-3": MAPS},
+    "bcos-simple": {"linear": ("inherent",), "bcos-3": ("inherent",)},
+}
+"""Of a backbone: its heads, and the methods of Gairola et al. (2025) that each is asked."""
+TRAINING = {"learning_rate": 5e-3, "weight_decay": 0.0, "max_epochs": 10, "min_epochs": 10}
+"""Of a head; the source has 100 epochs."""
 
 SOME = {"evaluation": {"grids": {"kinds": ["needle"], "per_class": 4}}}
 """Two grids for each class and fold, of maps that cost much."""
@@ -20,11 +35,8 @@ SOURCE_LRP = ["lrp:rules=composite", "lrp:gamma=0.25", "lrp:bias=true"]
 """As in the source; grids ask it beside others."""
 FEW_SAMPLES = ["lime:segments=40", "lime:samples=200"]
 """Of a grid of four brains."""
-TEN_EPOCHS = {"max_epochs": 10, "min_epochs": 10}
 CAMS = ("grad-cam", "score-cam")
-PLAIN = ("gradient", "guided-backpropagation", "input-x-gradient", "grad-cam")
 NORMS = ("batch", "layer", "position", "instance")
-ALONE = "guided alone"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +54,7 @@ class Study:
     curves: int = 0
     """First of each fold, with insertion and deletion."""
     losses: bool = False
-    """Whether the losses of the trainings are shown."""
+    """Whether the losses of the trainings are asked for: one that is no longer finite is an answer."""
     measures: Mapping[str, Mapping[Measure, int]] = dataclasses.field(default_factory=dict)
     """By recipe, further measures, and of how many people of each fold, the first by name; 0 for everybody."""
     table: str = "people.tsv"
@@ -56,20 +68,42 @@ def recorded(study: str) -> Callable[[Workplace, int], Iterable[Recipe]]:
     return lambda _, __: recipes_of(study)
 
 
+def probes(backbone: Path, name: str, kind: str = "") -> list[Recipe]:
+    """Probes of all heads and losses that `HEADS` has for a kind of backbone, its name where none is given."""
+    body = with_body(ProbeConfig(backbone=str(backbone))).body
+    return [
+        Recipe(
+            f"{name}, {head}, {loss}",
+            {
+                "model": {"architecture": "probe", "backbone": str(backbone), "body": body, "head": head},
+                "training": {**TRAINING, "loss": LOSSES[loss]},
+                "attribution": {"settings": ["inherent:compare=nothing"]} if "inherent" in methods else {},
+                "evaluation": {"grids": {"kinds": ["needle"]}},
+            },
+            methods,
+        )
+        for head, methods in HEADS[kind or name].items()
+        for loss in LOSSES
+    ]
+
+
+def backbone_of(work: Workplace, recipe: Recipe, seed: int) -> Path:
+    """A folder that looks like a run whose networks are those of a recipe and seed."""
+    found = trained_networks(work, recipe, seed)[1]
+    folder = work.out / "backbones" / found.name
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / "models"
+    if not link.is_symlink():
+        link.symlink_to(found.layout.fold(0).folder.parent.resolve())
+    return folder.resolve()
+
+
 def probe_recipes(
     work: Workplace, seed: int, bodies: Sequence[str] = tuple(BACKBONES), losses: Sequence[str] = tuple(LOSSES)
 ) -> Sequence[Recipe]:
     """Heads and losses on the frozen networks of the founding family, then on B-cos networks."""
     found = [one for name in bodies for one in probes(backbone_of(work, BACKBONES[name], seed), name)]
-    return [one for one in of_ten_epochs(found) if one.name.endswith(tuple(f", {loss}" for loss in losses))]
-
-
-def of_ten_epochs(found: Sequence[Recipe]) -> Sequence[Recipe]:
-    """The same recipes with ten epochs; the source has 100."""
-    return [
-        dataclasses.replace(one, settings={**one.settings, "training": {**one.settings["training"], **TEN_EPOCHS}})
-        for one in found
-    ]
+    return [one for one in found if one.name.endswith(tuple(f", {loss}" for loss in losses))]
 
 
 def loss_recipes(work: Workplace, seed: int) -> Sequence[Recipe]:
@@ -103,7 +137,7 @@ def pretrained_recipes(work: Workplace, seed: int) -> Iterator[Recipe]:
     A backbone learns when its first head is asked for.
     """
     for name in LEARNED:
-        for one in of_ten_epochs(probes(learned(work, name, seed), name, "founding")):
+        for one in probes(learned(work, name, seed), name, "founding"):
             _, head, loss = one.name.split(", ")
             if head == "linear" and (name == "SimCLR" or loss == "CE"):
                 settings = {**one.settings, "attribution": {"settings": SOURCE_LRP}}

@@ -28,16 +28,14 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-import claim_numbers
 import numpy as np
 import pandas as pd
 import torch
-from claim_numbers import NUMBERS
-from harness import arguments_of, kept_rows, line, listed, table
+from claim_numbers import NUMBERS, write_of_study
+from harness import arguments_of, kept_rows
 from inherent_runs import Recipe, Workplace, networks, trained
 from patients_cams import map_and_scores
 from patients_network_studies import STUDIES, Study
-from probes import in_grids
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
@@ -51,7 +49,7 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.studies.consensus.stage import Networks
 from heatlas.studies.grids.directions import by_participant
-from heatlas.studies.grids.stage import read_scores
+from heatlas.studies.grids.stage import evaluate_grids, read_scores
 
 KEYS = ["recipe", "seed"]
 PERSON = ["person", "class", "fold"]
@@ -110,7 +108,13 @@ def shape(model: torch.nn.Module, volume: Tensor, target: int, values: Tensor) -
 
 def shares(cohort: JudgedCohort, found: Networks, recipe: Recipe, work: Workplace) -> pd.DataFrame:
     """Mean share of a person's grids, and that of the largest values alone; measures named by map and depth."""
-    explaining, outcomes = in_grids(work, found, cohort, recipe)
+    explaining = found.explaining(cohort)
+    # maps start from the logit; a recipe that names a slow method wants it, though the rest is quick
+    asked = tuple(
+        dataclasses.replace(one, start="logit", entry=dataclasses.replace(one.entry, slow=""))
+        for one in recipe.explanations(explaining.config)
+    )
+    outcomes = evaluate_grids(explaining, asked, True, work.executor, work.digests)
     scores = read_scores([one.job.outputs["scores"] for one in outcomes if one.ok])
     scores = scores[scores["grid"].notna()]
     people = {place: scan.participant_id for place, scan in enumerate(explaining.scans)}
@@ -150,16 +154,6 @@ def measured(work: Workplace, study: Study, recipe: Recipe, seed: int) -> tuple[
     return rows.assign(**named), losses
 
 
-def losses_table(losses: pd.DataFrame) -> list[str]:
-    """Losses of the trainings by recipe and seed; nan where one is no longer finite."""
-    lines = ["", *table(["training loss by seed", "first epoch", "last epoch", "highest"])]
-    for recipe, own in losses.groupby("recipe", sort=False):
-        seeds = own.groupby("seed")["train_loss"]
-        found = (seeds.first(), seeds.last(), seeds.max())
-        lines.append(line(recipe, *(listed(each, ".3f") for each in found)))
-    return lines
-
-
 def main() -> None:
     names = "study run out --seeds --only --folds --n-procs"
     options = arguments_of(__doc__, names, study={"choices": STUDIES}, numbers=("", NUMBERS))
@@ -180,14 +174,10 @@ def main() -> None:
                 losses.to_csv(of_epochs, sep="\t", index=False)
                 rows.to_csv(kept, sep="\t", index=False)  # last: what is here is done
                 print(f"{recipe.name}, seed {seed}", flush=True)
-    print("\n".join(losses_table(losses)) if study.losses else f"{kept}: {len(rows)} rows")
+    print(f"{kept}: {len(rows)} rows")
     if options.numbers:
         named = rows.assign(measure=rows["recipe"] + ", " + rows["measure"])
-        print(
-            claim_numbers.write(
-                options.numbers, named, {"settings": claim_numbers.digest_of(options.run / "config.toml")}
-            )
-        )
+        print(write_of_study(options.numbers, named, options.run))
 
 
 if __name__ == "__main__":

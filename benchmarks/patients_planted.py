@@ -14,11 +14,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import claim_numbers
 import numpy as np
 import pandas as pd
 import torch
-from claim_numbers import NUMBERS
+from claim_numbers import NUMBERS, write_of_study
 from harness import added, arguments_of, kept_rows, listed
 from inherent_runs import Recipe, Workplace
 from numpy.typing import NDArray
@@ -163,8 +162,7 @@ def main() -> None:
     if options.numbers:
         long = rows.rename(columns={"participant_id": "person"}).melt(["seed", "person", "method"], var_name="score")
         long = long.assign(measure=long["score"] + ": " + long["method"], fold=0, **{"class": 1})
-        settings = claim_numbers.digest_of(options.run / "config.toml")
-        print(claim_numbers.write(options.numbers, long.dropna(subset="value"), {"settings": settings}))
+        print(write_of_study(options.numbers, long.dropna(subset="value"), options.run))
 
 
 if __name__ == "__main__":

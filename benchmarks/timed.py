@@ -23,17 +23,6 @@ SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of Linux: orphans become children of this process."""
 
 
-def cpu_seconds(call: Callable[[], object]) -> float:
-    """CPU time that a call takes, of all threads of this process."""
-    before = time.process_time()
-    call()
-    return time.process_time() - before
-
-
-def best_of(call: Callable[[], object], turns: int = 3) -> float:
-    return min(cpu_seconds(call) for _ in range(turns))
-
-
 def in_turns(
     arms: Mapping[str, Callable[[], object]], turns: int, clock: Callable[[], float] = time.process_time
 ) -> dict[str, list[float]]:
@@ -126,23 +115,6 @@ def added_peak(call: Callable[[], object]) -> int:
     held = resident()
     call()
     return peak_resident() - held
-
-
-def command_cost(command: Sequence[str], log: Path | None = None) -> tuple[float, resource.struct_rusage]:
-    """Seconds of the clock of a command in the repository, and what its main process used.
-
-    Raises
-    ------
-    RuntimeError
-        If it fails; its words are in `log`.
-    """
-    started = time.perf_counter()
-    with log.open("w") if log else contextlib.nullcontext(subprocess.DEVNULL) as out:
-        process = subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=out, stderr=log and subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise RuntimeError(f"{' '.join(command)} failed{f'; see {log}' if log else ''}")
-    return time.perf_counter() - started, usage
 
 
 def timed(words: Sequence[str], folder: Path) -> tuple[int, float]:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from dataclasses import replace
 from math import comb
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from guidance_conditions import Condition, sections
-from guidance_study import Cohort, enlarged, kept, parts_of, trained
+from guidance_study import (
+    Cohort,
+    curve_columns,
+    enlarged,
+    held_out_iou,
+    numbers_of,
+    on_validation,
+    parts_of,
+    trained,
+    weights_chosen,
+)
 from guidance_study import measured as further_measured
-from guidance_summary import curve_columns, further_tables, held_out_iou, plain_summary, summary, weights_chosen
 from torch import nn
 
 from heatlas.atlases.spaces import template_grid
@@ -300,47 +307,45 @@ def test_a_frozen_teacher_is_asked_once_for_each_scan_and_one_that_is_not_in_eve
 def test_few_people_learn_for_as_many_steps(tmp_path) -> None:
     """A quarter of the people for four times as many epochs."""
     few = [one for one in sections()["further"] if one.people < 1]
-    assert len(few) == 6
+    assert len(few) == 4
     assert all(one.people * one.longer == 1 for one in few)
 
 
 def answers() -> pd.DataFrame:
-    """Two seeds of six people: the control is right in 4 of 6 and 3 of 6, guidance in 5 and 4; it has no map twice."""
-    rows = []
-    for condition, right, epg in (("plain", (4, 3), 0.1), ("energy", (5, 4), 0.3)):
-        for seed in (0, 1):
-            for person in range(6):
-                none = condition == "energy" and seed == 1 and person < 2
-                rows.append(
-                    dict(condition=condition, seed=seed, fold=0, part="test", person=f"p{person}")
-                    | dict(positive=person % 2 == 1, marked=False, correct=int(person < right[seed]))
-                    | dict(epg_sides=np.nan if none else epg + 0.1 * seed, last_epg_sides=epg, iou_sides=0.5)
-                    | dict(on_object_epg_sides=0.5, on_marker_brain=0.0)
-                )
-    return pd.DataFrame(rows)
+    """Two copies of two people, the second a patient: the control is right where the marker goes with the diagnosis."""
+    rows = [
+        dict(condition="control", seed=1, fold=0, part="test", person=f"p{number}", positive=bool(number), marked=copy)
+        | dict(correct=float(number == copy), logit=float(copy), epg_brain=0.5 + copy / 4, on_marker_brain=0.25 * copy)
+        for number in (0, 1)
+        for copy in (False, True)
+    ]
+    plain = [{**one, "condition": "plain", "epg_sides": np.nan if one["positive"] else 0.1} for one in rows[::2]]
+    return pd.DataFrame([*rows, *plain])
 
 
-def test_the_table_has_means_and_differences_of_the_same_networks_seed_by_seed() -> None:
-    text = plain_summary(answers(), sections()["further"])
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    means = {line[0]: line for line in lines if len(line) == 10}
-    assert means["plain"][1:4] == ["0.58", "0.67 0.50", "0.67 0.33"]
-    assert means["plain"][4:] == ["0.150", "0.100", "0.500", "0%", "", ""]
-    assert means["energy"][1:3] == ["0.75", "0.83 0.67"]
-    assert means["energy"][7] == "17%"
-    (change,) = [line for line in lines if line[:2] == ["energy", "plain"]]
-    assert change[2].startswith("+0.167 [")
-    assert change[2].endswith("; +0.167, +0.167")
-    assert change[3:6] == ["+0.200; +0.200, +0.200", "+0.200; +0.200, +0.200", "+0.000; +0.000, +0.000"]
-    assert change[6:] == ["", ""]
-
-
-def test_the_section_has_the_tested_people_alone() -> None:
+def test_numbers_of_people_are_means_of_both_copies_and_groups_are_apart() -> None:
+    wanted = [*sections()["first"][:2], sections()["further"][0]]
     rows = answers()
-    wrong = rows[rows["condition"] == "plain"].assign(part="validation", correct=0)
-    wanted = sections()["further"]
-    assert "| plain | 0.58 |" in further_tables(kept(pd.concat([rows, wrong]), wanted), wanted)
+    known = rows.assign(part="validation", correct=0.0)
+    found = numbers_of(pd.concat([rows, known]), wanted).set_index(["measure", "person"])
+    assert set(found["fold"]) == {0}
+    assert found["class"]["control, EPG"].to_dict() == {"p0": 0, "p1": 1}
+    values = found["value"]
+    assert values["control, EPG"].to_dict() == {"p0": 0.625, "p1": 0.625}
+    assert values["control, as in training"].to_dict() == {"p0": 1, "p1": 1}
+    assert values["control, against training"].to_dict() == {"p0": 0, "p1": 0}
+    assert values["control, mean of four"].to_dict() == values["control, logit"].to_dict() == {"p0": 0.5, "p1": 0.5}
+    assert values["plain, correct"].to_dict() == {"p0": 1, "p1": 0}
+    assert values["plain, EPG"].to_dict() == {"p0": 0.1}  # a network that gives everybody one class has no map
+    assert "plain, mean of four" not in values
     assert Condition("any").shown == "input-x-gradient"
+
+
+def test_what_is_known_on_validation_is_of_the_first_fold_alone() -> None:
+    rows = answers().assign(part="validation", iou_brain=0.5)
+    other = rows.assign(fold=1, correct=0.0)
+    (row,) = on_validation(pd.concat([rows, other]), sections()["first"]).to_dict("records")
+    assert row == {"condition": "control", "accuracy": 0.5, "epg": 0.625, "iou": 0.5, "chosen by": ""}
 
 
 def test_a_network_goes_on_from_the_weights_of_another(tmp_path) -> None:
@@ -377,59 +382,6 @@ def test_a_weight_is_chosen_by_its_maps_among_those_that_cost_little(accuracies,
     values = zip(names, (0.6, *accuracies, 0.9, 0.9), (0.1, 0.2, 0.3, 0.4, 0.9, 0.9), strict=True)
     known = pd.DataFrame([{"condition": name, "correct": right, "epg_sides": epg} for name, right, epg in values])
     assert weights_chosen(known, sections()["swept"], "epg_{}") == {("bcos-on", "energy"): f"bcos-energy-{wanted}"}
-
-
-# The tables of the guidance study are those of the kept answers, and no estimate lies outside its interval.
-
-ROOT = Path(__file__).parents[2]
-KEPT = ROOT / "docs" / "benchmarks" / "guidance_study.tsv"
-PAGE = (ROOT / "docs" / "benchmarks" / "training_with_explanations.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.ci
-def test_the_page_has_the_tables_of_the_kept_answers() -> None:
-    rows = pd.read_csv(KEPT, sep="\t")
-    made = summary(rows[rows["part"] == "test"], sections()["first"])
-    for line in made.splitlines():
-        assert line in PAGE.splitlines(), line
-
-
-def test_cells_stand_below_their_columns() -> None:
-    """Of a student: cosine and agreement are differences of the table above, and the IoU hardly moves."""
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
-    means, changes = (next(place for place, line in enumerate(lines) if line[:2] == head) for head in
-                      (["condition", "EPG"], ["condition", "minus"]))  # fmt: skip
-    own, other = (dict(zip(lines[means], next(one for one in lines[means:] if one[0] == name), strict=True))
-                  for name in ("kd+maps", "kd"))  # fmt: skip
-    row = next(one for one in lines[changes:] if one[:2] == ["kd+maps", "kd"])
-    change = dict(zip(lines[changes], row, strict=True))
-    for name in ("cosine", "agreement ID", "OOD"):
-        assert abs(float(change[name].split()[0]) - (float(own[name]) - float(other[name]))) < 0.011
-    assert abs(float(change["IoU"].split()[0])) < 0.001
-
-
-def test_estimates_lie_inside_their_intervals_and_worst_groups_have_none() -> None:
-    """L1 lowered the worst group in no seed, by -.02 on average, and had the interval [+.04, +.20]."""
-    random, rows = np.random.default_rng(3), []
-    for condition, by_seed in (("control", (0, 0, 1)), ("l1-brain", (0, 0, 0))):
-        for seed, others in enumerate(by_seed):
-            for person in range(30):
-                positive = person >= 15
-                for marked in (False, True):
-                    right = positive == marked or (person + seed) % 15 < (others if positive else 4)
-                    rows.append([condition, seed, str(person), positive, marked, float(right), *random.random(2)])
-    names = ["condition", "seed", "person", "positive", "marked", "correct", "epg_brain", "on_marker_brain"]
-    text = summary(pd.DataFrame(rows, columns=names), sections()["first"])
-    (changed,) = [line for line in text.splitlines() if line.startswith("| l1-brain | control |")]
-    cells = [cell.strip() for cell in changed.split("|")[3:]]
-    assert cells[1] == "-0.02, 0/3"  # the least of four means in each seed; no interval
-    for cell in cells:
-        found = re.match(r"([+-][\d.]+) \[([+-][\d.]+), ([+-][\d.]+)\]", cell)
-        if found:
-            change, low, high = map(float, found.groups())
-            assert low <= change <= high
-    (own,) = [line for line in text.splitlines() if line.startswith("| control |")]
-    assert "| 0.02 | 0.00 0.00 0.07 | 0.43 (0.31 to 0.56) | 0.57 | 0.14 | 1.00 |" in own
 
 
 # The worst group: what chance gives, by brute force; bounds, and how often they hold.

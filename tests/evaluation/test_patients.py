@@ -177,15 +177,6 @@ def test_what_is_left_is_also_a_share_of_the_answer_to_the_whole_scan():
     assert "least first, of the whole" not in patients_networks.shape(Bright(), volume, 0, least)  # not recognised
 
 
-def test_a_loss_that_is_no_longer_finite_is_shown_as_such():
-    losses = pd.DataFrame({"recipe": ["a"] * 4 + ["b"], "seed": [1, 1, 2, 2, 1], "epoch": [1, 2, 1, 2, np.nan]}).assign(
-        train_loss=[0.7, 0.1, 0.8, 0.9, np.nan]
-    )
-    found = patients_networks.losses_table(losses)
-    assert found[3] == "| a | 0.700, 0.800 | 0.100, 0.900 | 0.700, 0.900 |"
-    assert found[4] == "| b | nan | nan | nan |"
-
-
 # Whether accuracy and evidence go together over networks: measures of planted networks, and the baseline's parts.
 
 N, REGIONS = 80, 12

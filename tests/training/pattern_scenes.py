@@ -3,14 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.dynamic import LogitLayer, bias_of_chance, dynamic_weights
-from heatlas.pipeline.training.objectives.of_task import binary_cross_entropy, mean_absolute_weights
+from heatlas.pipeline.training.objectives.of_task import binary_cross_entropy
 from heatlas.studies.coda.network import Bound, Layers, SumPool, stack
 from heatlas.studies.dynamic import InputEncoding
 
 CLASSES, SIDE, BOX = 4, 8, 4
-RANK, CHANNELS = 8, 12
+RANK = 8
 
 
 def patterns() -> Tensor:
@@ -28,50 +27,18 @@ def scenes(count: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     return volumes, classes, where
 
 
-def conventional(seed: int, steps: int) -> nn.Sequential:
-    """Three convolutions, ReLU after each, that have learned the patterns; then pooling and a classifier."""
+def trained_coda(temperature: float, seed: int, steps: int, rank: int = RANK, bound: Bound = "sq") -> nn.Sequential:
+    """A CoDA network of three layers that has learned the patterns."""
     torch.manual_seed(seed)
-    draw, layers = torch.Generator().manual_seed(200 + seed), []
-    for before in (1, CHANNELS, CHANNELS):
-        layers += [nn.Conv3d(before, CHANNELS, 3, padding=1), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(CHANNELS, CLASSES))
-    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
-    for _ in range(steps):
-        volumes, classes, _ = scenes(32, draw)
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(volumes), classes).backward()
-        optimiser.step()
-    return model.eval()
-
-
-def trained_coda(
-    temperature: float,
-    seed: int,
-    steps: int,
-    rank: int = RANK,
-    bound: Bound = "sq",
-    penalty: float = 0.0,
-    depth: int = 0,
-) -> nn.Sequential:
-    """A CoDA network of three layers that has learned the patterns; the penalty is on the mean absolute weight.
-
-    With a depth, on as many frozen convolutions of a network that has learned them before.
-    """
-    torch.manual_seed(seed)
-    stem: nn.Module = conventional(seed, steps)[: 2 * depth] if depth else InputEncoding()
-    channels = CHANNELS if depth else 2
     layers = Layers(units=(10, 14), ranks=(rank,) * 3, kernels=(3, 3, 1), strides=(1, 2, 1))
     draw = torch.Generator().manual_seed(100 + seed)
     head = LogitLayer(temperature, bias_of_chance(CLASSES))
-    model = nn.Sequential(stem.requires_grad_(False), *stack(layers, channels, CLASSES, bound), SumPool(), head)
+    model = nn.Sequential(InputEncoding(), *stack(layers, 2, CLASSES, bound), SumPool(), head)
     optimiser = torch.optim.Adam(model[1:].parameters(), 5e-3)
     for _ in range(steps):
         volumes, classes, _ = scenes(32, draw)
         optimiser.zero_grad()
-        loss = binary_cross_entropy(model(volumes), classes).mean()
-        if penalty:
-            loss = loss + penalty * mean_absolute_weights(StagedModel(list(model)), volumes, classes).mean()
-        loss.backward()
+        binary_cross_entropy(model(volumes), classes).mean().backward()
         optimiser.step()
     return model.eval()
 

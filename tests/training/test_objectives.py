@@ -525,6 +525,15 @@ def test_a_higher_temperature_aligns_weights_and_localises():
     assert min(one[2] for one in warm) > 0.4  # a quarter by chance
 
 
+@pytest.mark.slow
+def test_coda_networks_of_every_bound_and_of_few_ranks():
+    """The share in the right scene, a quarter by chance, rises from L2 to SQ to WB; accuracy hardly knows the rank."""
+    l2, sq, wb = (alignment(trained_coda(1.0, 0, 300, bound=bound)) for bound in ("l2", "sq", "wb"))
+    assert sq[2] > l2[2] + 0.05
+    assert wb[2] > sq[2] + 0.1
+    assert min(one[0] for one in (l2, sq, wb, alignment(trained_coda(1.0, 0, 300, rank=2)))) >= 0.95
+
+
 def test_training_with_the_penalty_gives_smaller_weights(tmp_path):
     random = torch.Generator().manual_seed(1)
     volumes, targets = torch.rand(8, 6, 7, 5, generator=random), torch.arange(8) % 2
