@@ -50,6 +50,7 @@ def test_only_what_few_people_force_differs_from_the_preset(finished: RunLayout)
     assert read_config(finished.config) == dataclasses.replace(
         preset,
         cohort=dataclasses.replace(preset.cohort, **FORCED["cohort"], **contrast),
+        registration=dataclasses.replace(preset.registration, seed=preset.seed),
         training=dataclasses.replace(preset.training, **FORCED["training"]),
     )
 
