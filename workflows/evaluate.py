@@ -28,6 +28,7 @@ from heatlas.pipeline.evaluation.claims.of_run import (
     answers_of,
     claims_table,
     planned,
+    sources_of,
 )
 from heatlas.pipeline.evaluation.claims.records import OF_THE_LITERATURE, read_claims
 from heatlas.pipeline.evaluation.claims.relevance import KNOWN_STATISTICS, NotAskedError
@@ -227,7 +228,8 @@ def claims_command(options: Claims) -> int:
     """
     layout = EvaluationLayout(options.out.resolve())
     read_run_input(layout)
-    claims = read_claims(options.claims or OF_THE_LITERATURE, KNOWN_STATISTICS)
+    file = options.claims or OF_THE_LITERATURE
+    claims = read_claims(file, KNOWN_STATISTICS)
     answers: Answers | str
     try:
         answers = answers_of(layout, read_run_config(layout))
@@ -238,7 +240,7 @@ def claims_command(options: Claims) -> int:
         print(f"{claim.id}: {claim.says}\n    {why or f'asked, about {duration(seconds)}'}", flush=True)
     table = claims_table(plan, answers)
     with run_lock(layout.lock):
-        CLAIMS_TABLE.write(layout, table)
+        CLAIMS_TABLE.write(layout, table, [*sources_of(layout), file.resolve()])
     for row in table[table["verdict"] != NOT_ASKED].to_dict("records"):
         numbers = f"{row['estimate']:.3g} ({row['ci_low']:.3g} to {row['ci_high']:.3g})"
         print(f"{row['claim']} {row['verdict']}: {row['measure']} {numbers}, as said if {row['rule']}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -14,7 +15,7 @@ import pandas as pd
 from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.cohort.records import SCANS_TABLE, ScanTable
 from heatlas.pipeline.evaluation.claims.records import Ask, Claim, judged
 from heatlas.pipeline.evaluation.claims.relevance import (
     BETAS,
@@ -214,6 +215,12 @@ def answers_of(layout: RunLayout, config: Config) -> Answers:
             maps[PREDICTED] = of_predicted.to_numpy()[None]
     people, folds = People(layout, config, rows), pd.factorize(rows["fold"])[0][:, None]
     return Answers(people, Relevance(maps, voxels, rows["target"].to_numpy(int), folds, people.measure))
+
+
+def sources_of(layout: RunLayout) -> list[Path]:
+    """Tables that the answers are made from; maps change with the sums over their regions."""
+    tables = (SCANS_TABLE, VOLUMES_TABLE, PREDICTIONS_TABLE, RELEVANCE_BILATERAL_TABLE)
+    return [*(one.path(layout) for one in tables), ExplanationLayout(layout.root).bilateral(OF_PREDICTED)]
 
 
 def planned(claims: Sequence[Claim], answers: Answers | str) -> Iterator[tuple[Claim, str, float]]:
