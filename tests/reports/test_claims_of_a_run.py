@@ -171,7 +171,7 @@ def test_claims_of_a_file_that_was_written_anew_are_left_out(run, tmp_path) -> N
 
 
 def test_sparsity_is_that_of_the_maps_in_the_brain(run) -> None:
-    people = answers_of(run, read_run_config(run)).people
+    people = answers_of(run, read_run_config(run)).people.trainings[0]
     grid, files = configured_grid(people.config.registration), people.files[0]
     random = np.random.default_rng(0)
     brain = np.zeros(grid.shape, np.uint8)
