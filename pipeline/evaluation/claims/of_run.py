@@ -246,7 +246,8 @@ def _trained(layout: RunLayout, config: Config) -> Trained:
     rows = rows.assign(person=rows["participant_id"].map(name_of_person(rows["participant_id"].unique())))
     rows = rows.sort_values(["person", "session_id", "scan_id"], kind="stable").drop_duplicates("person")
     rows = rows.set_index("person")
-    maps = {str(name): wide[name].loc[rows["scan_id"], list(voxels)] for name in wide.columns.unique("map")}
+    wide = wide.loc[rows["scan_id"]]
+    maps = {str(name): pd.DataFrame(wide[name])[list(voxels)] for name in wide.columns.unique("map")}
     path = ExplanationLayout(layout.root).bilateral(OF_PREDICTED)
     if path.is_file():
         own = EXPLAINED_BILATERAL_TABLE.read(path, ["scan_id", "group", "sum"])
