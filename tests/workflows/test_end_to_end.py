@@ -21,6 +21,7 @@ from declared_tables import require_as_declared, tables_of_run
 
 from heatlas.pipeline.cohort.demo.cohort import write_demo_cohort
 from heatlas.pipeline.evaluation.claims.of_run import CLAIMS_TABLE
+from heatlas.pipeline.run.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import read_table
 from heatlas.reports.content.relevance import maps as group_maps
@@ -169,10 +170,11 @@ def test_a_second_report_is_the_first(reported, cohort):
 
 
 FAMILIES = {
-    "resnet10": ("width = 0.1", 4.0, "regions"),
-    "densenet121": ("first_channels = 4\ngrowth = 2", 3.0, "report"),
+    "resnet10": ("width = 0.1", 4.0, 4, "regions"),
+    "densenet121": ("first_channels = 4\ngrowth = 2", 3.0, 64, "report"),
 }
-"""Settings of small networks, the resolution that their smallest grid needs, and how far the run goes."""
+"""Settings of small networks, the resolution that their smallest grid needs, points of expected gradients for each
+control (a barely trained network of 120 layers answers by a hundredth, with many kinks), and how far the run goes."""
 
 
 @pytest.mark.parametrize("family", ["resnet10", pytest.param("densenet121", marks=pytest.mark.slow)])
@@ -183,9 +185,10 @@ def test_another_family_of_networks_runs(family, finished, cohort, tmp_path):
     text = CONFIG.read_text()
     before, file = tables(finished), tmp_path / "family.toml"
     start, end = (text.index(section) for section in ("[model]", "[training]"))
-    model, resolution, last = FAMILIES[family]
+    model, resolution, alphas, last = FAMILIES[family]
     model = f'[model]\narchitecture = "{family}"\n{model}\n'
-    file.write_text((text[:start] + model + text[end:]).replace("resolution_mm = 4.0", f"resolution_mm = {resolution}"))
+    text = (text[:start] + model + text[end:]).replace("resolution_mm = 4.0", f"resolution_mm = {resolution}")
+    file.write_text(text.replace("[attribution]", f'[attribution]\nsettings = ["expected-gradients:alphas={alphas}"]'))
     answer = run(cohort, layout.root, "--config", str(file), "--stop-after", last)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     description = json.loads(layout.fold(0).description.read_text())
@@ -345,7 +348,7 @@ def ends(group: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, EXIT_INTERRUPTED), (signal.SIGTERM, EXIT_TERMINATED)])
 def test_interrupted_run_says_so_and_leaves_no_worker(sent, code, cohort, tmp_path):
     layout = RunLayout(tmp_path / "out")
     process = subprocess.Popen(
