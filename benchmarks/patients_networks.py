@@ -174,7 +174,7 @@ def main() -> None:
                 losses.to_csv(of_epochs, sep="\t", index=False)
                 rows.to_csv(kept, sep="\t", index=False)  # last: what is here is done
                 print(f"{recipe.name}, seed {seed}", flush=True)
-    print(f"{kept}: {len(rows)} rows")
+    print(f"{kept}: {len(rows)} rows; losses: {of_epochs.name}")
     if options.numbers:
         named = rows.assign(measure=rows["recipe"] + ", " + rows["measure"])
         print(write_of_study(options.numbers, named, options.run))

@@ -402,14 +402,22 @@ class Claims(Command):
     """Ask a finished run what the literature claims: what holds in its people, as said by rule.
 
     Say which claims can be asked, which cannot and why, and how long each takes; then answer from the tables and maps
-    of the run. Nothing is trained: of a claim that needs other networks, the command that asks it is named.
+    of the run. Of a claim that needs other networks, the command that asks it is named. Nothing is trained without
+    --train.
     """
 
     name = "claims"
-    does = "evaluate.claims_command"
+    does = "claims.claims_command"
     epilog = "What the answers say: docs/howto/ask_claims.md."
     out: Path = place("OUT", "run folder")
     claims: Path | None = path_option("FILE", "TOML with claims of your own instead")
+    train: int | None = option(
+        "train the run's recipe again with the next N seeds, and judge over people and all trainings; said with the "
+        "cost before it begins, and continued where it stopped",
+        metavar="N", type=int,
+    )  # fmt: skip
+    n_procs: int = processes_option()
+    executor: str | None = executor_option()
 
 
 @dataclass(frozen=True, kw_only=True)

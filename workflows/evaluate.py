@@ -1,4 +1,4 @@
-"""Methods on a finished run: maps (``heatlas explain``), the bench (``heatlas evaluate``), claims (``heatlas claims``).
+"""Methods on a finished run: maps (``heatlas explain``) and the bench (``heatlas evaluate``).
 
 The bench tests every method against nulls, planted truth and the network, with a verdict on each.
 """
@@ -21,16 +21,6 @@ from heatlas.pipeline.cohort.reading import PLANTED
 from heatlas.pipeline.cohort.records import SCANS_TABLE, Scan, ScanTable
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.evaluation.bench.part import Bench, BenchRequest
-from heatlas.pipeline.evaluation.claims.of_run import (
-    CLAIMS_TABLE,
-    NOT_ASKED,
-    Answers,
-    answers_of,
-    claims_table,
-    planned,
-)
-from heatlas.pipeline.evaluation.claims.records import OF_THE_LITERATURE, read_claims
-from heatlas.pipeline.evaluation.claims.relevance import KNOWN_STATISTICS, NotAskedError
 from heatlas.pipeline.evaluation.parts import PARTS, chosen_parts, require_task
 from heatlas.pipeline.explaining.on_demand import SEEN, ExplanationRequest, explainable, show_scans
 from heatlas.pipeline.models.families.registry import on_backbone
@@ -45,9 +35,9 @@ from heatlas.pipeline.run.tables import read_table
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import Outcome, clear_stale_scratch
-from heatlas.pipeline.run.work.progress import duration, open_log
+from heatlas.pipeline.run.work.progress import open_log
 from heatlas.reports.page.sections import PART_VIEWS
-from heatlas.workflows.commands import Claims, Evaluate, Explain
+from heatlas.workflows.commands import Evaluate, Explain
 
 LISTED = 5
 """Largest number of empty maps that are named."""
@@ -218,29 +208,3 @@ def verdict_lines(verdicts: pd.DataFrame) -> list[str]:
 
 def _wrapped(text: str, before: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=before, subsequent_indent=" " * 9)
-
-
-def claims_command(options: Claims) -> int:
-    """Ask a finished run the claims of the literature, or those of a file; say first which can be asked, and the cost.
-
-    The run is only read; the answers are a table in OUT/evaluation.
-    """
-    layout = EvaluationLayout(options.out.resolve())
-    read_run_input(layout)
-    claims = read_claims(options.claims or OF_THE_LITERATURE, KNOWN_STATISTICS)
-    answers: Answers | str
-    try:
-        answers = answers_of(layout, read_run_config(layout))
-    except NotAskedError as error:
-        answers = str(error)
-    plan = list(planned(claims, answers))
-    for claim, why, seconds in plan:
-        print(f"{claim.id}: {claim.says}\n    {why or f'asked, about {duration(seconds)}'}", flush=True)
-    table = claims_table(plan, answers)
-    with run_lock(layout.lock):
-        CLAIMS_TABLE.write(layout, table)
-    for row in table[table["verdict"] != NOT_ASKED].to_dict("records"):
-        numbers = f"{row['estimate']:.3g} ({row['ci_low']:.3g} to {row['ci_high']:.3g})"
-        print(f"{row['claim']} {row['verdict']}: {row['measure']} {numbers}, as said if {row['rule']}")
-    print(f"{CLAIMS_TABLE.path(layout)} (heatlas report {options.out} puts it into the report)")
-    return EXIT_OK

@@ -42,7 +42,7 @@ from heatlas.pipeline.explaining.likeness import write_reference
 from heatlas.pipeline.models.families.foreign import ForeignConfig, code_without_place
 from heatlas.pipeline.models.families.registry import is_foreign, on_backbone
 from heatlas.pipeline.models.inputs import NetworkInput, as_channels, configured_input, from_network, read_channels
-from heatlas.pipeline.models.storage import LoadedModel, load_model
+from heatlas.pipeline.models.storage import SOURCE, LoadedModel, load_model
 from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.config.files import config_to_toml
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE, T1W, ImageKind
@@ -170,6 +170,7 @@ def write_bundle(
             description["weights"] = {**description["weights"], "sha256": digest}
         if isinstance(config.model, ForeignConfig):
             description["architecture"]["network"] = code_without_place(config.model.network)
+            description.pop(SOURCE, None)  # what comes with --code is told by its answer
             description[ANSWER] = answer_to(as_channels(mean, spec), loaded.model)
         write_json(target.fold(index).description, description)
     everyone = {name for fold in split.folds for part in PARTS for name in getattr(fold, part)}

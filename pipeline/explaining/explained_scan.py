@@ -104,11 +104,10 @@ EVIDENCE_ACCOUNT = (
 """What an evidence map must add up to, by how much it does not, and by how much its points alone did not."""
 
 
-def _versions(networks: Sequence[Network], digests: DigestCache) -> dict[str, str]:
+def _versions(networks: Sequence[Network], _: DigestCache) -> dict[str, str]:
     versions = {}
     for network in networks:
-        versions[f"weights-{network.fold}"] = network.weights_digest
-        versions[f"description-{network.fold}"] = digests.digest(network.files.description)
+        versions[f"network-{network.fold}"] = network.version
         for place, control in enumerate(network.controls):
             versions[f"reference-{network.fold}-{place}"] = control.digest
     return versions

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_template
 from heatlas.pipeline.cohort.people.persons import same_person
@@ -269,7 +270,8 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
     unseen = {} if bundle else unseen_scans(run, task, config.registration.resolution_mm, config.seed)
     seen = [path for one in (*controls, *files) for path in (*one.seen, one.quality, one.asymmetry)]
     seen += [path for fold in unseen.values() for one in fold for path in one.files.seen]
-    seen += [layout.fold(fold.index).weights for fold in work.split.folds]
+    used = [layout.fold(fold.index) for fold in work.split.folds]
+    seen += [path for one in used for path in (one.weights, one.description)]
     kept = [bundle.layout.likeness, bundle.layout.likeness_norms] if bundle else []
 
     def write() -> Iterable[Path]:
@@ -301,7 +303,7 @@ def write_likeness(work: Work, scans: Sequence[Scan]) -> bool:
             return []
         return [LIKENESS_TABLE.write(layout, rows)]
 
-    settings = [config.registration, config.regions.atlas, [scan.scan_id for scan in scans]]
+    settings = [config.registration, find_atlas(config.regions.atlas).digest, [scan.scan_id for scan in scans]]
     return run_step(
         layout, "likeness", [*seen, *kept], settings,
         [measure_scan, measure_as_given, places_among, *code_of(config.model)], write,

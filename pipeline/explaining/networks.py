@@ -22,6 +22,7 @@ from heatlas.pipeline.regions.maps import read_map
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
+from heatlas.pipeline.run.work.digests import DigestCache
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,24 @@ Control = ReferenceScan | MeanControls
 
 @dataclass(frozen=True)
 class Network:
-    """A trained network by its files, and the controls that a scan is compared with; none where nothing compares."""
+    """A trained network by its files, and the controls that a scan is compared with; none where nothing compares.
+
+    `version`: digest of weights and description, which says what code makes a network of the user's own.
+    """
 
     fold: int
     files: FoldFiles
     weights_digest: str
+    version: str
     controls: tuple[Control, ...] = ()
 
     def load(self, device: torch.device) -> LoadedModel:
-        return _model(self.files, self.weights_digest, device)
+        return _model(self.files, self.version, device)
+
+    @classmethod
+    def of(cls, fold: int, files: FoldFiles, digests: DigestCache, controls: tuple[Control, ...]) -> Network:
+        version = digests.joined([files.weights, files.description])
+        return cls(fold, files, digests.digest(files.weights), version, controls)
 
     def reference(self, device: torch.device) -> Reference | None:
         """Volumes of the controls, whom the network was trained with, and what it answers to them; None without any."""
@@ -110,8 +120,8 @@ class Network:
 
 
 @functools.lru_cache(maxsize=8)
-def _model(files: FoldFiles, weights_digest: str, device: torch.device) -> LoadedModel:
-    """A process keeps a few networks, a dozen megabytes each; the digest tells versions of one file apart."""
+def _model(files: FoldFiles, version: str, device: torch.device) -> LoadedModel:
+    """A process keeps a few networks, a dozen megabytes each; the version tells those of one file apart."""
     return load_model(files, device)
 
 

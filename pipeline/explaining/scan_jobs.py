@@ -68,7 +68,7 @@ class JobMaker:
         for fold in folds:
             model = self.layout.fold(fold)
             controls = self._controls(fold, scan, explanations)
-            networks.append(Network(fold, model, self.digests.digest(model.weights), controls))
+            networks.append(Network.of(fold, model, self.digests, controls))
         task = ScanToExplain(scan, explanations, tuple(networks), self.files(scan), self.atlas, self.config.training)
         code = [*{explanation.module for explanation in explanations}, *code_of(self.config.model)]
         return task.job(self.stage, unit, outputs, self.digests, explain_scan, *code, on_gpu=True)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from heatlas.atlases.spaces import DEFAULT_SPAN, Box, Placed
 from heatlas.pipeline.models.contract import StagedModel, ensemble_of, members_of
 from heatlas.pipeline.models.families.family import Family
-from heatlas.pipeline.models.families.foreign import FOREIGN, MOST_CHANNELS, Feeding
+from heatlas.pipeline.models.families.foreign import FOREIGN, MOST_CHANNELS, Feeding, place_of_code
 from heatlas.pipeline.models.families.registry import build_network, family_of
 from heatlas.pipeline.models.inputs import NetworkInput, Normalisation
 from heatlas.pipeline.run.config.files import network_settings
@@ -32,12 +32,15 @@ from heatlas.pipeline.run.documents import read_json, read_regular, require_regu
 from heatlas.pipeline.run.errors import BadInputError, UsageError
 from heatlas.pipeline.run.layout.run_layout import FoldFiles
 from heatlas.pipeline.run.tables import write_bytes, write_json
+from heatlas.pipeline.run.work.digests import UNREADABLE, own_code_digest
 from heatlas.pipeline.run.work.host import on_host
 
 FORMAT = 1
 """Version of the description file."""
 MOST_NETWORKS = 100
 """Largest ensemble that is read."""
+SOURCE, CODE = "source", "model.network"
+"""Where a description says what a network of others was made from: digests, by the setting that names it."""
 RETRAIN = "Restore the file or train the model again."
 
 
@@ -102,6 +105,7 @@ def load_model(files: FoldFiles, device: torch.device | str = "cpu", code: str |
     if code is not None:
         description = with_code(description, code, files)
     try:
+        _require_same_code(description, files)
         spec = _input_from_json(description["input"])
         classes = tuple(description["classes"])
         if not all(isinstance(name, str) for name in classes) or len(set(classes)) != len(classes) or not classes:
@@ -151,7 +155,24 @@ def with_code(description: dict[str, Any], code: str, files: FoldFiles) -> dict[
             f"{files.description}: the network is made by code of its own ({architecture.get('network')}), which is "
             "not run unless you name it: heatlas apply --code FILE.py:NAME, or [model] network of this run."
         )
-    return {**description, "architecture": {**architecture, "network": code}}
+    source = description.get(SOURCE)
+    source = source if isinstance(source, dict) else {}
+    if code != architecture.get("network"):
+        source = {**source, CODE: own_code_digest(place_of_code(code))}
+    return {**description, SOURCE: source, "architecture": {**architecture, "network": code}}
+
+
+def _require_same_code(description: Mapping[str, Any], files: FoldFiles) -> None:
+    """Refuse code of the user's own that has changed since; whoever builds the network names what is gone."""
+    then, architecture = description.get(SOURCE, {}).get(CODE), description.get("architecture", {})
+    if then is None:
+        return
+    now = own_code_digest(place_of_code(str(architecture.get("network", ""))))
+    if now not in (then, UNREADABLE):
+        raise BadInputError(
+            f"{files.description}: the code of the network, {architecture['network']}, has changed since. Repeat the "
+            "command that made this folder: the network predicts and explains again."
+        )
 
 
 def require_family(loaded: LoadedModel, settings: ModelConfig, files: FoldFiles) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -24,8 +25,9 @@ import pandas as pd
 
 from heatlas.pipeline.run.documents import read_toml
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
+from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import REMEDY, read_table, write_json, write_table
-from heatlas.pipeline.run.work.digests import read_receipt, same_content, stamp_of
+from heatlas.pipeline.run.work.digests import Receipt, read_receipt, same_content, stamp_of
 
 
 class Form(Enum):
@@ -114,8 +116,8 @@ CORRECTIONS = {"p_fwe": "family-wise", "p_fdr": "for the false discovery rate"}
 """How p values are corrected, by the beginning of their column's name."""
 
 
-RECEIPTS = "tables"
-"""Names the receipts of tables."""
+RECEIPTS, MADE_FROM = "tables", "made_from"
+"""Names the receipts of tables, and in one the files that a table was made from."""
 
 
 @cache
@@ -238,11 +240,14 @@ class Table:
         """Rows, as mappings or in the order of the columns, as a frame with all columns."""
         return pd.DataFrame(list(rows), columns=list(self.meanings))
 
-    def write(self, where: RunLayout | Path, rows: pd.DataFrame | Iterable[Any]) -> Path:
+    def write(
+        self, where: RunLayout | Path, rows: pd.DataFrame | Iterable[Any], made_from: Iterable[Path] = ()
+    ) -> Path:
         """Write the table and its data dictionary; in a run also a receipt, by which `not_as_written` knows it.
 
         `where`: see `path`. `rows`: columns in any order; or rows, as mappings or in the order of the columns. Those of
-        `later` may be missing. Raises ValueError if a column is missing or not declared.
+        `later` may be missing. `made_from`: files whose change makes the table `outdated`; a full path lies elsewhere
+        than in the run. Raises ValueError if a column is missing or not declared.
         """
         frame = rows if isinstance(rows, pd.DataFrame) else self.frame(rows)
         described = self.dictionary
@@ -254,7 +259,9 @@ class Table:
         write_table(path, frame[list(columns)])
         if isinstance(where, RunLayout):
             stamps = {path.relative_to(where.root).as_posix(): stamp_of(path)}
-            write_json(where.receipt(RECEIPTS, self.name), {"key": "", "outputs": stamps})
+            sources = {os.fspath(one).removeprefix(f"{where.root}/"): stamp_of(one) for one in made_from}
+            content = {"key": "", "outputs": stamps, **({MADE_FROM: sources} if sources else {})}
+            write_json(where.receipt(RECEIPTS, self.name), content)
         return path
 
     def read(self, where: RunLayout | Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -274,13 +281,28 @@ class Table:
         A file whose size and times are those of its receipt is not read. Runs of earlier versions have no receipts.
         """
         path, file = self.path(layout), self.file
-        receipts = [kind(layout.root).receipt(RECEIPTS, self.name) for kind in (RunLayout, EvaluationLayout)]
-        stamps = [
-            receipt.outputs[file] for receipt in map(read_receipt, receipts) if receipt and file in receipt.outputs
-        ]
+        stamps = [one.outputs[file] for one in self._receipts(layout) if file in one.outputs]
         if not stamps or not path.is_file() or any(same_content(stamp_of(path, stamp), stamp) for stamp in stamps):
             return ""
         return f"{file}: not the table that the run wrote there (SHA-256 differs). {REMEDY}"
+
+    def outdated(self, layout: RunLayout) -> str:
+        """That files which the table was made from have changed since, in a sentence; empty if none has.
+
+        A file elsewhere than in the run that is gone is no change.
+        """
+        changed = []
+        for file, stamp in [pair for one in self._receipts(layout) for pair in one.content.get(MADE_FROM, {}).items()]:
+            now, elsewhere = stamp_of(layout.root / file, stamp), Path(file).is_absolute()
+            if (now or [None])[0] != (stamp or [None])[0] and not (elsewhere and now is None):
+                changed.append(Path(file).name if elsewhere else file)
+        if not changed:
+            return ""
+        return f"{self.file} is older than {listed(changed)}, which it was made from. Repeat the command that made it."
+
+    def _receipts(self, layout: RunLayout) -> list[Receipt]:
+        paths = [kind(layout.root).receipt(RECEIPTS, self.name) for kind in (RunLayout, EvaluationLayout)]
+        return [receipt for receipt in map(read_receipt, paths) if receipt]
 
     def remove(self, where: RunLayout | Path) -> bool:
         """Remove the table that an earlier command wrote, if there is one; whether there was."""

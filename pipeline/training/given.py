@@ -6,6 +6,7 @@ are controls for whom, and what baselines learn from. Without labels, the networ
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,23 +19,26 @@ from heatlas.pipeline.cohort.people.splits import PARTS, Fold, Split, known_to_n
 from heatlas.pipeline.cohort.people.tasks import Task, task_of
 from heatlas.pipeline.cohort.work import Work
 from heatlas.pipeline.models.contract import StagedModel, members_of
+from heatlas.pipeline.models.families.foreign import ForeignConfig, place_of_code
 from heatlas.pipeline.models.families.registry import build_network, is_foreign
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input, read_channels
-from heatlas.pipeline.models.storage import RETRAIN, LoadedModel, load_model, with_code
+from heatlas.pipeline.models.storage import CODE, RETRAIN, SOURCE, LoadedModel, load_model, with_code
 from heatlas.pipeline.run.config.networks import ModelConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import warn_once
-from heatlas.pipeline.run.documents import read_json
+from heatlas.pipeline.run.documents import known_json, read_json
 from heatlas.pipeline.run.errors import UsageError
 from heatlas.pipeline.run.layout.bundle_layout import Bundle, open_bundle
 from heatlas.pipeline.run.layout.run_layout import FoldFiles, RunLayout
 from heatlas.pipeline.run.layout.scan_files import ScanFiles
 from heatlas.pipeline.run.plain_text import listed
 from heatlas.pipeline.run.tables import write_json
-from heatlas.pipeline.run.work.digests import unit_key
+from heatlas.pipeline.run.work.digests import file_digest, own_code_digest, text_digest, unit_key
 from heatlas.pipeline.run.work.host import on_host
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.baselines.ridge import Floats
+
+log = logging.getLogger("heatlas")
 
 AS_THEY_WERE = "not trained here"
 """How such a training ended."""
@@ -87,28 +91,52 @@ def split_of_networks(folder: str, model: ModelConfig | None = None) -> Split:
     return Split(tuple(folds))
 
 
+def source_of(config: Config) -> dict[str, str]:
+    """Digests of what networks that are used as they are come from, by the setting that names it.
+
+    Of the user's own also the code: when it changes, the same weights answer otherwise.
+    """
+    found, folder, model = {}, config.training.networks_of, config.model
+    if folder:
+        paths = [path for one in _files_of_networks(folder) for path in (one.weights, one.description)]
+        found["training.networks_of"] = text_digest(" ".join(map(file_digest, paths)))
+    if isinstance(model, ForeignConfig):
+        found[CODE] = own_code_digest(place_of_code(model.network))
+        found |= {"model.weights": file_digest(Path(model.weights))} if model.weights else {}
+    return found
+
+
+def say_what_changed(files: Sequence[FoldFiles], source: Mapping[str, str]) -> None:
+    """Say in the log why a run that has networks from elsewhere predicts and explains again."""
+    before = [known_json(one.description).get(SOURCE, {}) for one in files]
+    changed = [name for name, digest in source.items() if any(one.get(name, digest) != digest for one in before)]
+    if changed:
+        log.warning("note: %s: not the network of before, so it predicts and explains again", listed(changed))
+
+
 def take_networks(work: Work) -> list[Outcome]:
     """Copy the network of each fold of the run in ``training.networks_of``, as it is; one outcome per fold.
 
     A run of its own afterwards: what is predicted and explained can be repeated without the other one.
     """
     layout, digests, folder = work.layout, work.digests, Path(work.config.training.networks_of)
-    theirs, jobs = open_bundle(folder) or RunLayout(folder), []
+    theirs, source, jobs = open_bundle(folder) or RunLayout(folder), source_of(work.config), []
+    say_what_changed([layout.fold(fold.index) for fold in work.split.folds], source)
     for fold in work.split.folds:
         files = (theirs.layout if isinstance(theirs, Bundle) else theirs).fold(fold.index)
         ours = layout.fold(fold.index)
         inputs = {"weights": digests.digest(files.weights), "description": digests.digest(files.description)}
         outputs = {"weights": ours.weights, "description": ours.description}
         code = getattr(work.config.model, "network", "")
-        key = unit_key(inputs, [fold.index, *filter(None, [code])], copy_network)
-        jobs.append(Job("training", f"fold-{fold.index}", key, outputs, copy_network, (files, code)))
+        key = unit_key(inputs | source, [fold.index, *filter(None, [code])], copy_network)
+        jobs.append(Job("training", f"fold-{fold.index}", key, outputs, copy_network, (files, code, source)))
     return run_jobs(layout, jobs, work.executor, "Networks")
 
 
-def copy_network(outputs: Mapping[str, Path], files: FoldFiles, code: str) -> None:
+def copy_network(outputs: Mapping[str, Path], files: FoldFiles, code: str, source: Mapping[str, str]) -> None:
     shutil.copyfile(files.weights, outputs["weights"])
-    description = read_json(files.description, RETRAIN)
-    write_json(outputs["description"], with_code(description, code, files))
+    description = with_code(read_json(files.description, RETRAIN), code, files)
+    write_json(outputs["description"], {**description, SOURCE: source})
 
 
 def members_to_apply(config: Config, task: Task, spec: NetworkInput) -> tuple[list[StagedModel], list[str]]:

@@ -28,7 +28,7 @@ from heatlas.pipeline.models.families.registry import (
     on_backbone,
 )
 from heatlas.pipeline.models.inputs import NetworkInput, configured_input
-from heatlas.pipeline.models.storage import load_model, save_model
+from heatlas.pipeline.models.storage import SOURCE, load_model, save_model
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.declared import Table
 from heatlas.pipeline.run.documents import read_json
@@ -42,7 +42,7 @@ from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.answers import control_of, with_corrected_gaps
 from heatlas.pipeline.training.exact import EXACT, as_trained, centre, require_plain, solved
-from heatlas.pipeline.training.given import AS_THEY_WERE, answered, members_to_apply
+from heatlas.pipeline.training.given import AS_THEY_WERE, answered, members_to_apply, say_what_changed, source_of
 from heatlas.pipeline.training.objectives.known_networks import people_before, start_of, weights_to_start_from
 from heatlas.pipeline.training.objectives.of_task import objective_of, targets_of
 from heatlas.pipeline.training.objectives.records import Objective, ObjectiveKind, Unlabelled, kind_of
@@ -125,6 +125,8 @@ def train_folds(work: Work, scans: Sequence[Scan]) -> list[Outcome]:
     for fold in split.folds:
         require_disjoint(fold)
     on_backbone(config.model).keep(layout, config.model, [fold.index for fold in split.folds], digests)
+    if is_given(config):
+        say_what_changed([layout.fold(fold.index) for fold in split.folds], source_of(config))
     versions = registered_versions(layout, scans, config, digests)
     repeats = range(1, config.training.repeats + 1)
     jobs = [fold_job(layout, fold, scans, spec, config, versions, repeat) for repeat in repeats for fold in split.folds]
@@ -214,6 +216,7 @@ def facts_of(config: Config, fold: Fold) -> tuple[object, Mapping[str, str]]:
     begun = {"start": _digest(start_of(start, fold).weights)} if start else {}
     if (backbone := on_backbone(config.model).digest(config.model, fold.index)) is not None:
         begun["backbone"] = backbone
+    begun |= source_of(config)
     settings, files = kind_of(config).facts(config, fold)
     return settings, begun | {name: _digest(path) for name, path in files.items()}
 
@@ -308,12 +311,12 @@ def _given(
     """Networks that are used as they are, and what is written of them."""
     if not task.task.classes:  # their answer is the number itself, not in standard deviations of this cohort
         objective = replace(objective, facts={**objective.facts, "target_mean": 0.0, "target_sd": 1.0})
-    people: dict[str, Any] = {}
+    facts: dict[str, Any] = {SOURCE: source_of(task.config)}
     if task.config.training.networks_of:
         networks, trained_with = members_to_apply(task.config, task.task, task.spec)
-        people = {"participants": {"train": trained_with, "validation": [], "test": sorted(task.fold.test)}}
+        facts |= {"participants": {"train": trained_with, "validation": [], "test": sorted(task.fold.test)}}
         if bundle := open_bundle(Path(task.config.training.networks_of)):
-            people["mean_of_controls"] = bundle.controls
+            facts["mean_of_controls"] = bundle.controls
     else:
         networks = [build_network(task.config.model, task.spec.shape, len(task.task.outputs), task.spec.channels)]
     model = ensemble_of([network.to(device).eval() for network in networks])
@@ -324,7 +327,7 @@ def _given(
         outputs.append(answered(model, files, task.spec, device))
         targets.append(_targets(scans, task.task))
     trained = as_trained(model, (outputs[0], outputs[1]), (targets[0], targets[1]), objective)
-    description = {**_description(task, [trained], objective, device), **people}
+    description = {**_description(task, [trained], objective, device), **facts}
     return networks, {**description, "ended_by": AS_THEY_WERE, "converged": True}, trained, objective
 
 

@@ -372,8 +372,9 @@ def _claims(run: RunRecord) -> Verdict | None:
         return None
     found = asked["verdict"].value_counts()
     hold, differ, still = (int(found.get(one, 0)) for one in ("holds", "does not", "open"))
-    people, networks = int(asked["n_participants"].iloc[0]), int(asked["n_networks"].iloc[0])
-    grounds = WORDS.say("claims_grounds", people=people, networks=networks, others=len(each) - len(asked))
+    people, networks, trainings = (int(asked[f"n_{one}"].iloc[0]) for one in ("participants", "networks", "trainings"))
+    others = len(each) - len(asked)
+    grounds = WORDS.say("claims_grounds", people=people, networks=networks, trainings=trainings, others=others)
     return Verdict(WORDS.say("claims_hold", asked=len(asked), hold=hold, differ=differ, open=still), grounds)
 
 

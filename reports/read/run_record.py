@@ -307,7 +307,7 @@ def read_run(layout: RunLayout) -> RunRecord:
             foundation = unreadable[name] if name in FOUNDATIONS else foundation
         elif path.is_file():
             frame, wrong = (pd.DataFrame(), foundation) if foundation else read_usable(layout, name, path, config)
-            if wrong:
+            if wrong := wrong or table.outdated(layout):
                 unreadable[name] = wrong
                 foundation = wrong if name in FOUNDATIONS else foundation
             elif len(frame):

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from heatlas.atlases.catalogue import find_atlas
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.evaluation.bench.part import Part
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
@@ -192,7 +193,7 @@ def _variant(cohort: JudgedCohort, weight: float, digests: DigestCache) -> Varia
         outputs |= {name: files.mean_map(name) for name in (training, *([AFTER] if of_run else []))}
         facts, digests_of_files = facts_of(config, fold)
         inputs = ({"run": digests.digest(of_run.weights)} if of_run else {}) | dict(digests_of_files)
-        facts_of_key = [facts, config.regions.atlas]
+        facts_of_key = [facts, find_atlas(config.regions.atlas).digest]
         return wrapped(job, STAGE, trained_and_measured, outputs, (training, of_run), facts_of_key, inputs)
 
     return Variant(networks, config, wrap=measured)

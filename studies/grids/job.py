@@ -73,7 +73,7 @@ class GridToScore(Unit):
     explanations: tuple[Explanation, ...] = keyed(lambda explanations: [asked.version for asked in explanations])
     network: Network = keyed(
         inputs=lambda network, _: {
-            "weights": network.weights_digest,
+            "network": network.version,
             **{f"control {place}": control.digest for place, control in enumerate(network.controls)},
         }
     )

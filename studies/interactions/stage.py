@@ -172,7 +172,7 @@ class SideJobs(Judge):
             task = ScanOfSides(files, network, config.cohort.positive, config.training, cohort.atlas, pairs)
             inputs = {"seen": self.digests.joined(files.seen)}
             inputs |= {f"control {place}": control.digest for place, control in enumerate(network.controls)}
-            facts = [scan.name, task.target, cohort.atlas.version, network.weights_digest, *pairs]
+            facts = [scan.name, task.target, cohort.atlas.version, network.version, *pairs]
             path = cohort.layout.sides_of_scan(self.cohort.name, scan.name)
             outputs = {"sides": path, "columns": path.with_suffix(".json")}
             unit = f"{cohort.name}_{scan.name}"

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from heatlas.atlases.catalogue import find_atlas
 from heatlas.pipeline.cohort.people.splits import Fold
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
@@ -29,7 +30,7 @@ from heatlas.pipeline.run.config.networks import ObjectiveConfig
 from heatlas.pipeline.run.config.settings import Config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
-from heatlas.pipeline.run.work.digests import DigestCache, unit_key
+from heatlas.pipeline.run.work.digests import DigestCache, file_digest, unit_key
 from heatlas.pipeline.run.work.jobs import Job, Outcome, run_jobs
 from heatlas.pipeline.training.objectives.known_networks import without_other_runs
 from heatlas.pipeline.training.objectives.records import kind_of
@@ -170,8 +171,10 @@ def _measured(training: Job, guidance: ObjectiveConfig) -> Job:
     files = task.layout.fold(task.fold.index)
     outputs = {**training.outputs, "measures": files.measures, "measures_columns": files.measures.with_suffix(".json")}
     outputs["mean_map"] = files.mean_map("marked")
-    places = dataclasses.replace(guidance, teacher="", scans="")
-    return wrapped(training, STAGE, train_and_measure, outputs, (guidance,), [places, task.config.regions.atlas])
+    places = dataclasses.replace(guidance, mask="", teacher="", scans="")
+    facts = [places, find_atlas(task.config.regions.atlas).digest]
+    mask = {"mask": file_digest(Path(guidance.mask))} if guidance.mask else {}
+    return wrapped(training, STAGE, train_and_measure, outputs, (guidance,), facts, mask)
 
 
 PART = Part(

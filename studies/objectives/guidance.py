@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from heatlas.atlases.catalogue import find_atlas
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.spaces import UNREADABLE, Grid, require_same_grid
 from heatlas.atlases.templates import template_on
@@ -350,7 +351,7 @@ def facts_of_guidance(config: Config, fold: Fold) -> tuple[object, Mapping[str, 
     wanted = config.objective
     of_atlas = not wanted.mask and not wanted.own_anatomy
     files = {"mask": Path(wanted.mask)} if wanted.mask else {}
-    return [settings_for_key(config), config.regions.atlas if of_atlas else None], files
+    return [settings_for_key(config), find_atlas(config.regions.atlas).digest if of_atlas else None], files
 
 
 def own_masks(

@@ -25,7 +25,7 @@ from heatlas.pipeline.regions.tables import RELEVANCE_BILATERAL_TABLE
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.errors import BadInputError
 from heatlas.pipeline.run.layout.folder import RunInput, prepare_run_folder, read_run_config
-from heatlas.pipeline.run.layout.run_layout import RunLayout
+from heatlas.pipeline.run.layout.run_layout import ExplanationLayout, RunLayout
 from heatlas.pipeline.run.tables import read_table, write_table
 from heatlas.pipeline.training.prediction import PREDICTIONS_TABLE
 from heatlas.reports.questions.trust import CLAIMS
@@ -126,8 +126,52 @@ def test_what_cannot_be_asked_is_listed_with_the_reason_and_the_section_says_so(
     assert "L17" in shown[0].chart
 
 
+def shown_claims(layout: RunLayout) -> tuple[list[str], list[str]]:
+    """Claims on the page, and the sentences on why there are none."""
+    record = read_run(layout)
+    assert CLAIMS.applies_to(record)
+    section = CLAIMS.build(SimpleNamespace(run=record, shows_people=True))
+    assert bool(section["views"]) == record.has("claims") == (not section["undone"])
+    assert CLAIMS.answered(record) is None or record.has("claims")
+    return list(record.tables["claims"]["claim"].unique()) if record.has("claims") else [], section["undone"]
+
+
+def test_claims_of_tables_that_have_changed_since_are_left_out_with_a_sentence(run, tmp_path) -> None:
+    assert main(["claims", str(run.root)]) == 0
+    path = RELEVANCE_BILATERAL_TABLE.path(run)
+    before = path.read_bytes()
+    path.write_bytes(before)  # made again, and the same
+    assert len(shown_claims(run)[0]) == len(CLAIMS_READ)
+    rows = read_table(path)
+    write_table(path, rows.assign(sum=rows["sum"] * 2))
+    names, (why,) = shown_claims(run)
+    assert names == []
+    assert why == (
+        "evaluation/claims.tsv is older than group/relevance_bilateral.tsv, which it was made from. Repeat the command "
+        "that made it."
+    )
+    path.write_bytes(before)
+    assert not shown_claims(run)[1]
+    rows = read_table(PREDICTIONS_TABLE.path(run))
+    write_table(ExplanationLayout(run.root).bilateral("guidedBackpropagationTargetPredicted"), rows[["scan_id"]])
+    assert "older than explanations/desc-guidedBackpropagationTargetPredicted_bilateral.tsv" in shown_claims(run)[1][0]
+
+
+def test_claims_of_a_file_that_was_written_anew_are_left_out(run, tmp_path) -> None:
+    own = tmp_path / "own.toml"
+    text = '[[claim]]\nid = "X1"\nsays = "x"\nasks = [{ of = "area, LRP", says = "above", bound = 0.6 }]\n'
+    own.write_text(text, "utf-8")
+    assert main(["claims", str(run.root), "--claims", str(own)]) == 0
+    assert shown_claims(run) == (["X1"], [])
+    assert by_claim(run)["X1"]["said_in"] == "own.toml"
+    own.write_text(text.replace("0.6", "0.7"), "utf-8")
+    assert "older than own.toml, which" in shown_claims(run)[1][0]
+    own.unlink()
+    assert shown_claims(run) == (["X1"], [])
+
+
 def test_sparsity_is_that_of_the_maps_in_the_brain(run) -> None:
-    people = answers_of(run, read_run_config(run)).people
+    people = answers_of(run, read_run_config(run)).people.trainings[0]
     grid, files = configured_grid(people.config.registration), people.files[0]
     random = np.random.default_rng(0)
     brain = np.zeros(grid.shape, np.uint8)

@@ -329,6 +329,30 @@ def test_an_unknown_setting_names_its_file_and_the_nearest_known(tmp_path, text,
         read_config(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "setting", "instead", "read"),
+    [
+        ('networks = "some"\n', "networks", "All networks that may explain a scan do", ("lrp",)),
+        ("guided_backpropagation = true\n", "guided_backpropagation", "in attribution.methods",
+         ("lrp", "guided-backpropagation")),
+        ("guided_backpropagation = false\n", "guided_backpropagation", "in attribution.methods", ("lrp",)),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_gone_is_read_in_a_run_and_refused_in_new_settings(tmp_path, text, setting, instead, read):
+    path, of_run = tmp_path / "mine.toml", tmp_path / "config.toml"
+    methods = "" if "guided" in text else 'methods = ["lrp"]\n'
+    path.write_text(f"[attribution]\nbetas = [0.5]\n{methods}{text}")
+    for settings_of in (lambda: load_config(file=path), lambda: with_section(Config(), path, "attribution")):
+        with pytest.raises(UsageError) as refused:
+            settings_of()
+        assert str(refused.value).startswith(f"{path}: unknown setting attribution.{setting}. ")
+        assert instead in str(refused.value)
+        assert "\n" not in str(refused.value)
+    of_run.write_text(path.read_text() + '[run]\ninput = "x"\n')
+    for config in (read_config(path), read_config(of_run), load_config(file=of_run)):
+        assert (config.attribution.betas, config.attribution.methods) == ((0.5,), read)
+
+
 def test_any_name_of_a_folder_is_read_back_from_toml():
     """A path may hold control characters, though a setting may not."""
     name = "".join(map(chr, range(1, 128))) + "ö"

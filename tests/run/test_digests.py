@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from heatlas.pipeline.run.work import digests
-from heatlas.pipeline.run.work.digests import DigestCache, canonical_json, code_digest, file_digest, unit_key
+from heatlas.pipeline.run.work.digests import (
+    UNREADABLE,
+    DigestCache,
+    canonical_json,
+    code_digest,
+    file_digest,
+    own_code_digest,
+    text_digest,
+    unit_key,
+)
 
 
 def test_file_digest_is_sha256(tmp_path):
@@ -199,3 +209,48 @@ def test_a_function_stands_for_its_module() -> None:
 def test_a_module_without_source_is_named() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"parted\.nowhere: no source"):
         digests.import_closure(["parted.nowhere"])
+
+
+def test_code_of_the_users_own_is_its_file_and_what_it_imports_beside_it(tmp_path, monkeypatch) -> None:
+    lab = tmp_path / "lab"
+    (lab / "parts").mkdir(parents=True)
+    texts = {
+        "nets.py": "import torch\nfrom parts import blocks as b\nimport heads\n",
+        "heads.py": "A = 1\n",
+        "other.py": "B = 1\n",
+        "parts/__init__.py": "C = 1\n",
+        "parts/blocks.py": "from . import layers\n",
+        "parts/layers.py": "D = 1\n",
+        "parts/unused.py": "E = 1\n",
+    }
+    for name, text in texts.items():
+        (lab / name).write_text(text)
+    place = str(lab / "nets.py")
+    first = own_code_digest(place)
+    moved = shutil.copytree(lab, tmp_path / "moved")
+    assert own_code_digest(str(moved / "nets.py")) == first
+    for name, text in texts.items():
+        (lab / name).write_text(f"{text}# \n")
+        assert (own_code_digest(place) != first) == (name not in ("other.py", "parts/unused.py")), name
+        (lab / name).write_text(text)
+        assert own_code_digest(place) == first
+    (lab / "nets.py").write_text("class Net(:\n")
+    assert own_code_digest(place) not in (first, UNREADABLE)
+    assert own_code_digest(str(lab / "gone.py")) == own_code_digest("") == own_code_digest("no_such_module_here")
+    assert own_code_digest(str(lab / "gone.py")) == UNREADABLE
+    monkeypatch.syspath_prepend(str(lab))
+    forget_code()
+    of_module = own_code_digest("parts.blocks")
+    (lab / "parts" / "__init__.py").write_text("C = 2\n")
+    assert own_code_digest("parts.blocks") != of_module
+    (lab / "parts" / "__init__.py").write_text("C = 1\n")
+    (lab / "heads.py").write_text("A = 2\n")
+    assert own_code_digest("parts.blocks") == of_module
+    (lab / "parts" / "layers.py").write_text("D = 2\n")
+    assert own_code_digest("parts.blocks") != of_module
+    installed = shutil.copytree(lab, tmp_path / "site-packages")
+    of_library = own_code_digest(str(installed / "nets.py"))
+    (installed / "heads.py").unlink()
+    assert of_library == own_code_digest(str(installed / "nets.py"))
+    assert of_library == text_digest(file_digest(installed / "nets.py"))
+    forget_code()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -531,6 +532,24 @@ def test_labels_that_are_gone_leave_the_run_and_a_change_trains_again(tmp_path) 
     facts, atlas = facts_of(own, FOLD)[0]
     assert facts.region_labels == "own"
     assert atlas is None  # of another atlas nothing is trained again
+
+
+def test_guidance_by_an_atlas_of_the_users_own_depends_on_its_labels_and_not_on_its_place(tmp_path) -> None:
+    def facts(folder: Path) -> object:
+        overrides = {"regions": {"atlas": str(folder / "mine.nii.gz")}, "objective": {"kind": "guided"}}
+        return facts_of(load_config(overrides=overrides), FOLD)
+
+    first, other = tmp_path / "first", tmp_path / "other"
+    first.mkdir()
+    (first / "mine.nii.gz").write_bytes(b"one")  # only its digest is taken
+    (first / "mine.tsv").write_text("index\tname\n1\tA\n")
+    before = facts(first)
+    shutil.copytree(first, other)
+    assert facts(other) == before
+    (other / "mine.nii.gz").write_bytes(b"two")
+    assert facts(other) != before
+    (first / "mine.tsv").write_text("index\tname\n1\tB\n")
+    assert facts(first) != before
 
 
 @pytest.fixture(scope="module")

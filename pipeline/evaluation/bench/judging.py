@@ -220,7 +220,7 @@ class Judge:
         pool, resolution = self._controls, self.cohort.config.registration.resolution_mm
         some = pool.mean is not None or pool.by_fold.get(fold)
         controls = pool.references(fold, scan, self.cohort.layout, resolution, self.digests) if some else ()
-        return Network(fold, files, self.digests.digest(files.weights), controls)
+        return Network.of(fold, files, self.digests, controls)
 
 
 def judged_rows(

@@ -92,7 +92,7 @@ class NullNetwork:
 def _versions(networks: Sequence[NullNetwork], _: DigestCache) -> dict[str, str]:
     versions = {}
     for null in networks:
-        versions[null.name] = null.network.weights_digest
+        versions[null.name] = null.network.version
         versions |= {f"{null.name} {place}": control.digest for place, control in enumerate(null.network.controls)}
     return versions
 

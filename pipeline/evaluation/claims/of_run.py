@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -14,7 +15,7 @@ import pandas as pd
 from heatlas.atlases.templates import configured_grid
 from heatlas.pipeline.cohort.people.persons import name_of_person
 from heatlas.pipeline.cohort.people.tasks import task_of
-from heatlas.pipeline.cohort.records import ScanTable
+from heatlas.pipeline.cohort.records import SCANS_TABLE, ScanTable
 from heatlas.pipeline.evaluation.claims.records import Ask, Claim, judged
 from heatlas.pipeline.evaluation.claims.relevance import (
     BETAS,
@@ -59,22 +60,22 @@ HIPPOCAMPUS = "Hippocampus"
 
 
 @dataclass(frozen=True, eq=False)
-class People:
-    """People of a run that have a prediction by a network that has not seen them, and all maps: the first such scan."""
+class Trained:
+    """What one training says: a folder of a run, rows of ``predictions.tsv``, and sums of maps by region.
+
+    `rows`: of each person the first scan with all maps, by the name of the person. `maps`: rows alike, regions as
+    columns.
+    """
 
     layout: RunLayout
     config: Config
-    rows: pd.DataFrame  # of predictions.tsv
+    rows: pd.DataFrame
+    maps: dict[str, pd.DataFrame]
+    voxels: dict[str, int]
 
-    def measure(self, name: str) -> Floats:
-        """Of each, (people, 1)."""
-        if name == "probability":
-            return self.rows[[name]].to_numpy(float)
-        if name == VOLUME:
-            return self.volumes
-        if name.startswith(SPARSITY):
-            return self.sparsity[[name]].to_numpy(float)
-        raise NotAskedError(f"no {name} in the tables of a run")
+    def of(self, people: pd.Index) -> Trained:
+        maps = {name: sums.loc[people] for name, sums in self.maps.items()}
+        return replace(self, rows=self.rows.loc[people], maps=maps)
 
     @cached_property
     def volumes(self) -> Floats:
@@ -89,7 +90,7 @@ class People:
             found = self.rows["scan_id"].map(each).astype(float)
         if found.isna().all():
             raise NotAskedError("nobody's hippocampal volume is known (an affine registration measures none)")
-        return np.array(found, dtype=np.float64)[:, None]
+        return np.array(found, dtype=np.float64)
 
     @cached_property
     def files(self) -> list[ScanFiles]:
@@ -128,6 +129,29 @@ class People:
 
 
 @dataclass(frozen=True, eq=False)
+class People:
+    """People who have a prediction by a network that has not seen them, and all maps, in every training."""
+
+    trainings: Sequence[Trained]
+
+    @property
+    def config(self) -> Config:
+        return self.trainings[0].config
+
+    def measure(self, name: str) -> Floats:
+        """Of each, (people, trainings)."""
+        if name == "probability":
+            each = [one.rows[name].to_numpy(float) for one in self.trainings]
+        elif name == VOLUME:
+            each = [self.trainings[0].volumes] * len(self.trainings)
+        elif name.startswith(SPARSITY):
+            each = [one.sparsity[name].to_numpy(float) for one in self.trainings]
+        else:
+            raise NotAskedError(f"no {name} in the tables of a run")
+        return np.stack(each, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
 class Answers:
     """What a run says to claims."""
 
@@ -149,22 +173,23 @@ class Answers:
             raise NotAskedError(f"it is about {claim.about}, and the maps of this run explain {explained}")
         sides = [side for ask in claim.asks for side in ask.sides]
         if any(side.startswith(SPARSITY) for side in sides):
-            return self.people.seconds_of_maps(sides)
+            return sum(one.seconds_of_maps(sides) for one in self.people.trainings)
         for ask in claim.asks:
             if not np.isfinite(self.sides(ask)).all():
                 raise NotAskedError(f"{ask.words} is not defined for these people")
         start, weights = perf_counter(), np.ones((TRIED, len(self.relevance.classes)))
         for side in sides:
             self.statistics[side](0, weights)
-        return (perf_counter() - start) * DRAWS / TRIED
+        return (perf_counter() - start) * DRAWS / TRIED * len(self.people.trainings)
 
     def estimate(self, of: Ask) -> Estimate:
         first, *second = [self.statistics[side] for side in of.sides]
         return estimate(less(first, *second) if second else first, self.design)
 
     def sides(self, of: Ask) -> list[float]:
-        everybody = np.ones((1, len(self.relevance.classes)))
-        return [float(self.statistics[side](0, everybody)[0]) for side in of.sides]
+        everybody, trainings = np.ones((1, len(self.relevance.classes))), range(len(self.people.trainings))
+        each = [[self.statistics[side](one, everybody)[0] for one in trainings] for side in of.sides]
+        return [float(np.mean(one)) for one in each]
 
     @property
     def start(self) -> str:
@@ -180,11 +205,31 @@ class Answers:
         return estimate(area, self.design).interval[0] > COIN
 
 
-def answers_of(layout: RunLayout, config: Config) -> Answers:
-    """What the run says of its people; NotAskedError for one of which nothing can be asked."""
+def answers_of(layout: RunLayout, config: Config, further: Sequence[RunLayout] = ()) -> Answers:
+    """What the run says of its people; NotAskedError for one of which nothing can be asked.
+
+    `further`: folders of further trainings of its recipe. People who are asked have an answer of each.
+    """
     task = task_of(config.cohort)
     if task.kind.undefined:
         raise NotAskedError(f"claims compare two classes, and this run {task.kind.does}")
+    trainings = [_trained(one, config) for one in (layout, *further)]
+    first, *others = trainings
+    everybody = first.rows.index
+    for one in others:
+        everybody = everybody[everybody.isin(one.rows.index)]
+    trainings = [one.of(everybody) for one in trainings]
+    classes, voxels = trainings[0].rows["target"].to_numpy(int), first.voxels
+    if len(np.unique(classes)) < 2:
+        raise NotAskedError("claims compare two classes, and the people with predictions and maps are of fewer")
+    names = [name for name in first.maps if all(name in one.maps for one in others)]
+    maps = {name: np.stack([one.maps[name][list(voxels)].to_numpy() for one in trainings]) for name in names}
+    folds = np.stack([pd.factorize(one.rows["fold"])[0] for one in trainings], axis=1)
+    people = People(trainings)
+    return Answers(people, Relevance(maps, voxels, classes, folds, people.measure))
+
+
+def _trained(layout: RunLayout, config: Config) -> Trained:
     for table in (PREDICTIONS_TABLE, RELEVANCE_BILATERAL_TABLE):
         if not table.path(layout).is_file():
             raise NotAskedError(f"no {table.file}: the run is not finished, or nobody's class is known")
@@ -200,10 +245,9 @@ def answers_of(layout: RunLayout, config: Config) -> Answers:
     rows = rows[rows["scan_id"].isin(wide.index)].dropna(subset=["fold", "target", "probability"])
     rows = rows.assign(person=rows["participant_id"].map(name_of_person(rows["participant_id"].unique())))
     rows = rows.sort_values(["person", "session_id", "scan_id"], kind="stable").drop_duplicates("person")
-    if rows["target"].nunique() < 2:
-        raise NotAskedError("claims compare two classes, and the people with predictions and maps are of fewer")
+    rows = rows.set_index("person")
     wide = wide.loc[rows["scan_id"]]
-    maps = {str(name): wide[name][list(voxels)].to_numpy()[None] for name in wide.columns.unique("map")}
+    maps = {str(name): pd.DataFrame(wide[name])[list(voxels)] for name in wide.columns.unique("map")}
     path = ExplanationLayout(layout.root).bilateral(OF_PREDICTED)
     if path.is_file():
         own = EXPLAINED_BILATERAL_TABLE.read(path, ["scan_id", "group", "sum"])
@@ -211,9 +255,17 @@ def answers_of(layout: RunLayout, config: Config) -> Answers:
         of_predicted = own.pivot_table(index="scan_id", columns="group", values="sum")
         of_predicted = of_predicted.reindex(index=rows["scan_id"], columns=list(voxels))
         if of_predicted.notna().all(axis=None):
-            maps[PREDICTED] = of_predicted.to_numpy()[None]
-    people, folds = People(layout, config, rows), pd.factorize(rows["fold"])[0][:, None]
-    return Answers(people, Relevance(maps, voxels, rows["target"].to_numpy(int), folds, people.measure))
+            maps[PREDICTED] = of_predicted
+    return Trained(layout, config, rows, {name: one.set_axis(rows.index) for name, one in maps.items()}, voxels)
+
+
+def sources_of(layout: RunLayout, further: Sequence[RunLayout] = ()) -> list[Path]:
+    """Tables that the answers are made from; maps change with the sums over their regions."""
+    of_people, of_each = (SCANS_TABLE, VOLUMES_TABLE), (PREDICTIONS_TABLE, RELEVANCE_BILATERAL_TABLE)
+    found = [table.path(layout) for table in of_people]
+    for one in (layout, *further):
+        found += [*(table.path(one) for table in of_each), ExplanationLayout(one.root).bilateral(OF_PREDICTED)]
+    return found
 
 
 def planned(claims: Sequence[Claim], answers: Answers | str) -> Iterator[tuple[Claim, str, float]]:
@@ -250,10 +302,10 @@ def claims_table(plan: Sequence[tuple[Claim, str, float]], answers: Answers | st
         start = perf_counter()
         found = {ask.of: answers.estimate(ask) for ask in claim.asks}
         verdict, note, p = judged(claim.asks, found.__getitem__, answers.sides, lambda _: answers.know)
-        folds = len(np.unique(answers.relevance.fold_of))
+        folds = [len(np.unique(one)) for one in answers.relevance.fold_of.T]
         note = "; ".join(filter(None, (note, answers.start)))
         told |= {"verdict": verdict, "note": note, "p": p, "n_participants": len(answers.relevance.classes)}
-        told |= {"n_networks": folds, "seconds": perf_counter() - start}
+        told |= {"n_networks": sum(folds), "n_trainings": len(folds), "seconds": perf_counter() - start}
         rows += [told | _numbers(ask, found[ask.of]) for ask in claim.asks]
     table = CLAIMS_TABLE.frame(rows)
     ps = table.dropna(subset="p").drop_duplicates("claim").set_index("claim")["p"]

@@ -100,6 +100,7 @@ def read_claims(path: Path, statistics: Collection[str]) -> tuple[Claim, ...]:
     if not entries or not isinstance(entries, list):
         raise BadInputError(f"{path}: has no claim. It is TOML with a table [[claim]] for each.")
     claims = [_claim(f"{path}: claim {place}", entry, statistics) for place, entry in enumerate(entries, 1)]
+    claims = [replace(claim, where=claim.where or path.name) for claim in claims]
     twice = [one.id for place, one in enumerate(claims) if one.id in {other.id for other in claims[:place]}]
     if twice:
         raise BadInputError(f"{path}: two claims have the id {twice[0]!r}.")

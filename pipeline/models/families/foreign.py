@@ -172,6 +172,11 @@ def described_network(settings: ForeignConfig) -> nn.Module:
     return network
 
 
+def place_of_code(code: str) -> str:
+    """The file or module of ``FILE.py:NAME`` or ``MODULE:NAME``."""
+    return code.rpartition(":")[0]
+
+
 def absolute_code(code: str) -> str:
     """Code by its place from any folder, where it is a file: workers and later commands read it too.
 

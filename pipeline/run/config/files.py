@@ -63,7 +63,8 @@ def preset_names() -> tuple[str, ...]:
 
 
 def read_config(path: Path) -> Config:
-    return _configuration(_check(Config, _read_settings(path), "", str(path)), [str(path)])
+    """The configuration of a run or an export, which an earlier version may have written."""
+    return _configuration(_check(Config, _read_settings(path, of_run=True), "", str(path)), [str(path)])
 
 
 def with_section(config: Config, file: Path, section: str) -> Config:
@@ -110,19 +111,29 @@ def toml_value(value: Any) -> str:
     return repr(value)
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
-    """Settings of a file, without what a run's own file says of its input, and a description of its network."""
+def _read_settings(path: Path, *, of_run: bool = False) -> dict[str, Any]:
+    """Settings of a file, without what a run's own file says of its input, and a description of its network.
+
+    `of_run`: whether a run or an export has written it; a file with the section ``[run]`` is one of a run.
+    """
     values = _read_toml(path)
+    of_run = of_run or "run" in values
     for name in ("run", PUBLISHED):
         values.pop(name, None)
     attribution = values.get("attribution")
-    if isinstance(attribution, dict):
-        attribution.pop("networks", None)  # of runs and exports made when some networks could explain for all
-    if isinstance(attribution, dict) and isinstance(attribution.get("guided_backpropagation"), bool):
-        # A switch in runs made before there were `methods`.
-        guided = attribution.pop("guided_backpropagation")
-        attribution.setdefault("methods", ["lrp", *(["guided-backpropagation"] if guided else [])])
+    if of_run and isinstance(attribution, dict):
+        attribution.pop("networks", None)
+        if isinstance(attribution.get("guided_backpropagation"), bool):
+            guided = attribution.pop("guided_backpropagation")
+            attribution.setdefault("methods", ["lrp", *(["guided-backpropagation"] if guided else [])])
     return values
+
+
+REMOVED = {
+    "attribution.networks": "All networks that may explain a scan do; take the setting out.",
+    "attribution.guided_backpropagation": "Name guided-backpropagation in attribution.methods.",
+}
+"""Settings of earlier versions, which files of runs may hold, and what a file of the user's own should have instead."""
 
 
 _FILES = {"cohort": ("table", "freesurfer_folder", "without"), "model": ("weights", "network")}
@@ -280,7 +291,8 @@ def _check(record: type[Any], values: Mapping[str, Any], where: str, source: str
             known = setting_names(Config)
             if not any(one.startswith(where) for one in known):  # a section of another file
                 known = [where + one for one in types]
-            meant = did_you_mean(nearest_setting(where + name, known))
+            instead = REMOVED.get(where + name)
+            meant = f" {instead}" if instead else did_you_mean(nearest_setting(where + name, known))
             raise UsageError(f"{source}: unknown setting {where}{name}.{meant} Known here are {', '.join(types)}.")
     return {name: _convert(types[name], value, where + name, source) for name, value in values.items()}
 

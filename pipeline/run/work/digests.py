@@ -29,6 +29,9 @@ PLUMBING = "heatlas.pipeline.run."
 COMPUTING = frozenset({"heatlas.pipeline.run.work.seeds"})
 PACKAGES = ("heatlas",)
 """Packages of the program; everything else is a library, whose version is in the provenance."""
+UNREADABLE = "unreadable"
+"""In place of the digest of what cannot be read, so that whoever uses it reports why."""
+INSTALLED = frozenset({"site-packages", "dist-packages"})
 SAME_CODE = Path(__file__).with_name("same_code.tsv")
 """Modules, their digest now, and the digest of the earlier code that gives the same bytes (`make same`). A row whose
 digest is not that of its modules any more does nothing; a test asks to remove it."""
@@ -118,9 +121,12 @@ def source_of(module: str) -> Path | None:
     root = _root_of(top)
     if root is None:
         return None
-    path = root.joinpath(*below)
-    files = path / "__init__.py", path.with_suffix(".py")
-    return next((file for file in files if file.is_file()), None)
+    return next(iter(_files_of(root.joinpath(*below))), None)
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The file of a module, by its path without a suffix; a package comes before a module of its name."""
+    return [file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()][:1]
 
 
 @functools.cache
@@ -157,12 +163,55 @@ def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str | None]]:
         for alias in node.names:
             yield alias.name, None
     elif isinstance(node, ast.ImportFrom):
-        base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
-        start = ".".join(part for part in (base, node.module) if part)
+        start = _start_of(node, package)
         for alias in node.names:
             below = f"{start}.{alias.name}"
             name = below if source_of(below) is not None else start
             yield name, None if alias.name == "*" else alias.asname or alias.name
+
+
+def _start_of(node: ast.ImportFrom, package: str) -> str:
+    base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+    return ".".join(part for part in (base, node.module) if part)
+
+
+def own_code_digest(place: str) -> str:
+    """Digest of code of the user's own: ``FILE.py`` or a module, and what it imports from its folder or package.
+
+    Of what is installed as a library only the file named counts. "unreadable" where there is no such file.
+    """
+    alone = place.endswith(".py")
+    first = Path(place) if alone else source_of(place) if place else None
+    if first is None or not first.is_file():
+        return UNREADABLE
+    package = "" if alone else place if first.name == "__init__.py" else place.rpartition(".")[0]
+    folder = first.parents[package.count(".") + bool(package)]
+    waiting, found = {first: package}, dict[Path, str]()
+    while waiting:
+        path, package = waiting.popitem()
+        found[path] = file_digest(path)
+        for module in _named_in(path, package) if not INSTALLED & set(path.parts) else ():
+            for file in _files_of(folder.joinpath(*module.split("."))):
+                if file not in found:
+                    waiting[file] = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    return text_digest(" ".join(sorted(found.values())))
+
+
+def _named_in(path: Path, package: str) -> set[str]:
+    """Modules that a file may import, with the packages that they and the file lie in."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # whoever runs it is told
+        return set()
+    names = {package}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = _start_of(node, package)
+            names |= {start, *(f"{start}.{alias.name}".lstrip(".") for alias in node.names)}
+    parts = [name.split(".") for name in names if name]
+    return {".".join(one[:end]) for one in parts for end in range(1, len(one) + 1)}
 
 
 def _nodes_outside_annotations(node: ast.AST) -> Iterator[ast.AST]:
@@ -243,7 +292,7 @@ class DigestCache:
     def digest(self, path: Path) -> str:
         """SHA-256 of a file; "unreadable" where it cannot be read, so that its job reports why."""
         stamp = self.stamp(path)
-        return "unreadable" if stamp is None else str(stamp[0])
+        return UNREADABLE if stamp is None else str(stamp[0])
 
     def joined(self, paths: Iterable[Path]) -> str:
         return " ".join(map(self.digest, paths))

@@ -1,8 +1,7 @@
-"""Several networks that explain one scan together: the mean of maps, and points that are asked in one pass."""
+"""Points on a path (`pipeline/attribution/gradient/paths.py`): several in one pass, and of several networks."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.network_view import start_values
 from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.models.contract import StagedModel, ensemble_of
-from heatlas.pipeline.run.config.files import load_config, read_config
+from heatlas.pipeline.run.config.files import load_config
 
 
 def networks(count: int) -> list[StagedModel]:
@@ -66,8 +65,3 @@ def test_points_asked_together_take_fewer_passes_and_give_the_same_map(monkeypat
 def test_points_of_a_path_are_asked_together_in_every_run() -> None:
     explanations = explanations_of_run(load_config("patients"))
     assert [one.settings.get("batch") for one in explanations] == [None, None, together((46, 54, 46))]
-
-
-def test_a_run_made_when_some_networks_could_explain_for_all_is_read(tmp_path: Path) -> None:
-    (tmp_path / "old.toml").write_text('[attribution]\nnetworks = "some"\nbetas = [0.5]\n')
-    assert read_config(tmp_path / "old.toml").attribution.betas == (0.5,)
