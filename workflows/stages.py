@@ -25,7 +25,7 @@ from heatlas.pipeline.evaluation.planted import (
 from heatlas.pipeline.explaining.likeness import write_likeness
 from heatlas.pipeline.explaining.own_regions import add_own_regions
 from heatlas.pipeline.explaining.planted_in_scan import write_planted
-from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_applied, explain_scans
+from heatlas.pipeline.explaining.stage import APPLIED_STAGE, explain_all, explain_applied
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.regions.stage import aggregate_applied, aggregate_relevance
@@ -119,10 +119,11 @@ def explain(work: Work) -> Result:
     layout, config = work.layout, work.config
     atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
     labelled, outcomes, scans = work.labelled("registration"), list[Outcome](), list[Scan]()
-    if not work.without_labels:
+    if work.without_labels:
+        applied = explain_applied(work, applied_scans(work), labelled, atlas)
+    else:
         scans, predictions = predicted(work), PREDICTIONS_TABLE.read(layout, ["scan_id"])
-        outcomes = explain_scans(work, scans, predictions, atlas, labelled)
-    applied = explain_applied(work, applied_scans(work), labelled, atlas)
+        outcomes, applied = explain_all(work, scans, predictions, applied_scans(work), labelled, atlas)
     compared = bool(config.training.networks_of) and write_likeness(work, [*scans, *applied_scans(work)])
     planted = write_planted(work, [one.job for one in (*outcomes, *applied) if one.ok])
     return Result([*outcomes, *applied], step_done=compared or planted)

@@ -61,6 +61,26 @@ EVIDENCE_APPLIED_TABLE = _of_others(EVIDENCE_TABLE)
 CONSERVATION_APPLIED_TABLE = replace(_of_others(CONSERVATION_TABLE), on_pages=False)
 
 
+def explain_all(
+    work: Work,
+    scans: Sequence[Scan],
+    predictions: pd.DataFrame,
+    applied: Sequence[Scan],
+    labelled: Sequence[Scan],
+    atlas: Atlas,
+) -> tuple[list[Outcome], list[Outcome]]:
+    """`explain_scans` and `explain_applied` at once: the others, which all networks explain, take longest, so begin."""
+    if work.config.attribution.keep_maps == "group":
+        return explain_scans(work, scans, predictions, atlas, labelled), explain_applied(work, applied, labelled, atlas)
+    explained, jobs = _labelled_jobs(work, scans, atlas, labelled)
+    others = _applied_jobs(work, applied, labelled, atlas)
+    outcomes = run_jobs(work.layout, [*others, *jobs], work.executor, "heatmaps")
+    of_others, of_labelled = outcomes[: len(others)], outcomes[len(others) :]
+    _finish(work, explained, jobs, of_labelled)
+    _finish_applied(work, applied, others, of_others)
+    return of_labelled, of_others
+
+
 def explain_scans(
     work: Work, scans: Sequence[Scan], predictions: pd.DataFrame, atlas: Atlas, labelled: Sequence[Scan] | None = None
 ) -> list[Outcome]:
@@ -71,24 +91,37 @@ def explain_scans(
     `atlas`: on the template grid. `labelled`: registered, with a label; the scans that the networks were trained with
     are among them. By default `scans`.
     """
+    explained, jobs = _labelled_jobs(work, scans, atlas, scans if labelled is None else labelled)
+    if work.config.attribution.keep_maps == "group":
+        outcomes = explain_in_parts(work.layout, jobs, _outcomes_of(explained, predictions), work.executor)
+    else:
+        outcomes = run_jobs(work.layout, jobs, work.executor, "heatmaps")
+    _finish(work, explained, jobs, outcomes)
+    return outcomes
+
+
+def _labelled_jobs(
+    work: Work, scans: Sequence[Scan], atlas: Atlas, labelled: Sequence[Scan]
+) -> tuple[list[Scan], list[Job]]:
+    """The scans that a network may explain, and a job for each."""
     layout, config = work.layout, work.config
     folds = {scan.scan_id: work.split.fold_of_test(scan.participant_id) for scan in scans if scan.label is not None}
     tested = {scan_id: (fold.index,) for scan_id, fold in folds.items() if fold is not None}
     explained = [scan for scan in scans if scan.scan_id in tested]
-    controls = controls_of(scans if labelled is None else labelled, work.split, config)
+    controls = controls_of(labelled, work.split, config)
     maker = JobMaker(layout, STAGE, PackedAtlas.of(atlas), config, work.digests, controls)
     jobs = _jobs(maker, explained, tested)
     for job in jobs:  # files of a scan that had no label in an earlier run must not pass for finished
         layout.receipt(APPLIED_STAGE, job.unit).unlink(missing_ok=True)
-    if config.attribution.keep_maps == "group":
-        outcomes = explain_in_parts(layout, jobs, _outcomes_of(explained, predictions), work.executor)
-    else:
-        outcomes = run_jobs(layout, jobs, work.executor, "heatmaps")
-        shutil.rmtree(layout.partial_sums, ignore_errors=True)
-        record_failures(layout, [], [PARTS_STAGE])
+    return explained, jobs
+
+
+def _finish(work: Work, explained: Sequence[Scan], jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    if work.config.attribution.keep_maps != "group":
+        shutil.rmtree(work.layout.partial_sums, ignore_errors=True)
+        record_failures(work.layout, [], [PARTS_STAGE])
     _remove_other_maps(jobs)
-    _write_accounts((CONSERVATION_TABLE, EVIDENCE_TABLE), layout, explained, outcomes)
-    return outcomes
+    _write_accounts((CONSERVATION_TABLE, EVIDENCE_TABLE), work.layout, explained, outcomes)
 
 
 def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan], atlas: Atlas) -> list[Outcome]:
@@ -98,6 +131,13 @@ def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan],
     `labelled`: the scans that the networks were trained with are among them. With ``keep_maps = "group"`` no map is
     kept: mean maps are of labelled scans.
     """
+    jobs = _applied_jobs(work, scans, labelled, atlas)
+    outcomes = run_jobs(work.layout, jobs, work.executor, "other heatmaps" if labelled else "heatmaps")
+    _finish_applied(work, scans, jobs, outcomes)
+    return outcomes
+
+
+def _applied_jobs(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan], atlas: Atlas) -> list[Job]:
     layout, config = work.layout, work.config
     names = [scan.scan_id for scan in scans]
     answered = networks_that_answered(PREDICTIONS_APPLIED_TABLE.path(layout), names) if names else {}
@@ -106,15 +146,17 @@ def explain_applied(work: Work, scans: Sequence[Scan], labelled: Sequence[Scan],
     jobs = _jobs(maker, scans, answered)
     for job in jobs:
         layout.receipt(STAGE, job.unit).unlink(missing_ok=True)
-    outcomes = run_jobs(layout, jobs, work.executor, "other heatmaps" if labelled else "heatmaps")
+    return jobs
+
+
+def _finish_applied(work: Work, scans: Sequence[Scan], jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
     _remove_other_maps(jobs)
     accounts = (CONSERVATION_APPLIED_TABLE, EVIDENCE_APPLIED_TABLE)
     if scans:
-        _write_accounts(accounts, layout, scans, outcomes)
+        _write_accounts(accounts, work.layout, scans, outcomes)
     else:
         for table in accounts:
-            table.remove(layout)
-    return outcomes
+            table.remove(work.layout)
 
 
 def _jobs(maker: JobMaker, scans: Sequence[Scan], folds: Mapping[str, tuple[int, ...]]) -> list[Job]:

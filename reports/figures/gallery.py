@@ -112,11 +112,13 @@ def class_colours(positive: str, negative: str) -> dict[str, str]:
     return {positive: VERMILION, negative: BLUE}
 
 
+@functools.cache
 def warm() -> Colormap:
     """Positive relevance: the upper part of inferno, perceptually uniform, visible on a dark brain."""
     return ListedColormap(mpl.colormaps["inferno"](np.linspace(0.32, 1.0, 256)), name="warm")
 
 
+@functools.cache
 def cool() -> Colormap:
     """Negative relevance: blue, as light as `warm` at every strength."""
     return LinearSegmentedColormap.from_list("cool", ["#123f73", "#0072B2", "#56B4E9", "#e6f7ff"])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from heatlas.atlases.templates import Template, load_template
@@ -67,11 +68,8 @@ def write_overview(path: Path, t1w: Path, template: Template, lines: Sequence[st
 
 def _panel(scan: BrainImage, bright: float, template: Template, cut: Cut) -> Pixels:
     """One slice with the contours of the template, and the sides of the person where it shows both."""
-    plan = PanelGrid.of(cut, PIXELS, MARGIN_MM)
-    picture = grey_panel(plan, scan, bright, (255, 255, 255))
-    edge = WHITE_MATTER_SHARE * float(np.percentile(template.t1w[template.brain_mask], 99))
-    for values, level, colour in ((template.t1w, edge, WHITE_COLOUR), (template.brain_mask, 0.5, MASK_COLOUR)):
-        body = plan.sample(BrainImage(values.astype(np.float32), template.grid.affine)) > level
+    picture = grey_panel(PanelGrid.of(cut, PIXELS, MARGIN_MM), scan, bright, (255, 255, 255))
+    for body, colour in zip(_bodies_of(template)[cut], (WHITE_COLOUR, MASK_COLOUR), strict=True):
         picture = with_contours(picture, body, colour)
     sheet = Image.fromarray(picture)
     write(sheet, (3, PIXELS - 16), slice_name(cut))
@@ -79,6 +77,21 @@ def _panel(scan: BrainImage, bright: float, template: Template, cut: Cut) -> Pix
         write(sheet, (3, 2), "L")
         write(sheet, (PIXELS - 13, 2), "R")
     return np.asarray(sheet)
+
+
+Bodies = Mapping[Cut, tuple[NDArray[np.bool_], NDArray[np.bool_]]]
+_KEPT: list[tuple[Template, Bodies]] = []
+
+
+def _bodies_of(template: Template) -> Bodies:
+    """White matter and brain of a template on every panel, kept for the scans that follow."""
+    if not _KEPT or _KEPT[0][0] is not template:
+        edge = WHITE_MATTER_SHARE * float(np.percentile(template.t1w[template.brain_mask], 99))
+        both = (template.t1w, template.brain_mask)
+        white, brain = (BrainImage(values.astype(np.float32), template.grid.affine) for values in both)
+        plans = [PanelGrid.of(cut, PIXELS, MARGIN_MM) for cuts in CUTS for cut in cuts]
+        _KEPT[:] = [(template, {plan.cut: (plan.sample(white) > edge, plan.sample(brain) > 0.5) for plan in plans})]
+    return _KEPT[0][1]
 
 
 def _png(sheet: Image.Image) -> bytes:

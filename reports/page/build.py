@@ -44,7 +44,7 @@ from heatlas.reports.frame.pages import (
     template_files,
     with_addresses,
 )
-from heatlas.reports.page.parts import FinishedSection, make_parts, report_json
+from heatlas.reports.page.parts import FinishedSection, begin_parts, make_parts, report_json
 from heatlas.reports.page.sections import QUESTIONS, find_cautions, missing_stages, sections_of
 from heatlas.reports.people.likeness import why_unlike
 from heatlas.reports.people.scan_report import SCAN_REPORT, scan_report
@@ -142,8 +142,9 @@ def write_report(layout: RunLayout, executor: Executor | None = None) -> Report:
     `executor`: workers that make the parts of the report at the same time. Raises UsageError if the folder is not a
     run.
     """
+    begun = None if executor is None else begin_parts(layout, executor)
     material = Material.of(layout)
-    made = make_parts(material, executor)
+    made = make_parts(material, begun)
     faults = Faults(layout, dict.fromkeys(made.faults))
     for path, text_of in ((layout.methods_text, methods_markdown), (layout.bibliography, methods_bibtex)):
         text, _ = faults.attempt(path.relative_to(layout.root).as_posix(), partial(text_of, material.run))

@@ -10,10 +10,12 @@ numbers are numbers, as they are in the files of the run. Pages of people and re
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +25,7 @@ from markupsafe import Markup
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.tables import write_text
 from heatlas.reports.content.run.summary import Summary
-from heatlas.reports.figures.gallery import Picture, house_style
+from heatlas.reports.figures.gallery import Gallery, Picture, house_style
 from heatlas.reports.frame.material import Material
 from heatlas.reports.frame.pages import (
     INDEX,
@@ -42,6 +44,7 @@ from heatlas.reports.people.page import person_content
 from heatlas.reports.questions.question import Caution, Question, Verdict
 from heatlas.reports.read.people import ParticipantRecords
 from heatlas.reports.read.run_files import TABLES
+from heatlas.reports.read.run_record import RunRecord, read_run
 from heatlas.reports.region_pages.page import RegionMaterial, region_content
 from heatlas.reports.words.numbers import shortened
 
@@ -154,8 +157,8 @@ _MAPS = ("brain", "maps", "patients")
 """Sections with pictures of brains: a part of their own, since the mean maps are read for them once."""
 _OTHERS = tuple(section.id for section in QUESTIONS if section.id not in _MAPS)
 PARTS: Mapping[str, Callable[[Material], FinishedParts]] = {
-    "sections": lambda material: finished_sections(material, _OTHERS),
-    "maps": lambda material: finished_sections(material, _MAPS),
+    "sections": partial(finished_sections, ids=_OTHERS),
+    "maps": partial(finished_sections, ids=_MAPS),
     "regions": region_pages,
     "people": people_pages,
 }
@@ -166,27 +169,47 @@ _SHARE = 25
 """People whose pages one process makes; fewer are not worth reading the run once more."""
 
 
-def make_part(layout: RunLayout, name: str) -> FinishedParts:
-    """Make one part in a process of its own."""
-    return PARTS[name](Material.of(layout))
+@functools.lru_cache(maxsize=1)
+def _read_once(layout: RunLayout, report: int) -> RunRecord:
+    """The run as a worker reads it for all its parts of one report."""
+    return read_run(layout)
 
 
-def _make_people(layout: RunLayout, share: int, shares: int) -> FinishedParts:
-    return people_pages(Material.of(layout), share, shares)
+def _make_part(layout: RunLayout, report: int, part: Callable[[Material], FinishedParts]) -> FinishedParts:
+    return part(Material(_read_once(layout, report), Gallery(layout.figures)))
 
 
-def make_parts(material: Material, executor: Executor | None) -> FinishedParts:
-    """Make all parts, in the workers where there are any.
+@dataclass(frozen=True)
+class BegunParts:
+    """Parts that workers make; those of people are begun when it is known how many there are."""
 
-    The sections are in the order of the report.
-    """
-    if executor is None:
+    layout: RunLayout
+    executor: Executor
+    report: int = field(default_factory=time.time_ns)
+    waiting: list[Future[FinishedParts]] = field(default_factory=list)
+
+    def begin(self, part: Callable[[Material], FinishedParts]) -> None:
+        self.waiting.append(self.executor.submit(_make_part, self.layout, self.report, part))
+
+
+def begin_parts(layout: RunLayout, executor: Executor) -> BegunParts:
+    """Let workers begin all parts but the pages of people, while this process reads the run."""
+    begun = BegunParts(layout, executor)
+    for name, part in PARTS.items():
+        if name != "people":
+            begun.begin(part)
+    return begun
+
+
+def make_parts(material: Material, begun: BegunParts | None) -> FinishedParts:
+    """All parts, of the workers where some have begun. The sections are in the order of the report."""
+    if begun is None:
         made = [part(material) for part in PARTS.values()]
     else:
-        layout, shares = material.run.layout, math.ceil(len(material.links.people) / _SHARE)
-        waiting = [executor.submit(make_part, layout, name) for name in PARTS if name != "people"]
-        waiting += [executor.submit(_make_people, layout, share, shares) for share in range(shares)]
-        made = [future.result() for future in waiting]
+        shares = math.ceil(len(material.links.people) / _SHARE)
+        for share in range(shares):
+            begun.begin(partial(people_pages, share=share, shares=shares))
+        made = [future.result() for future in begun.waiting]
     sections = {section.id: section for one in made for section in one.sections}
     in_order = tuple(sections[section.id] for section in QUESTIONS if section.id in sections)
     faults = dict.fromkeys(fault for one in made for fault in one.faults)

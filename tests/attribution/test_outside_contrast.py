@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from lrp_toys import lrp_beta
-from outside_contrast import CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, OutsideRun, make_run
+from outside_contrast import ATLAS, CONFIG, CONVERTER, LABELLED, SPLIT, STRANGER, OutsideRun, make_run
 
 from heatlas.atlases.spaces import Box
 from heatlas.pipeline.attribution.gradient.guided_backprop import guided_backprop
@@ -22,6 +23,7 @@ from heatlas.pipeline.cohort.people.splits import Fold, Split, networks_for, req
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan, ScanTable
 from heatlas.pipeline.explaining import explained_scan
+from heatlas.pipeline.explaining.stage import explain_all, explain_applied, explain_scans
 from heatlas.pipeline.models.families.founding import FoundingCNN
 from heatlas.pipeline.models.inputs import NetworkInput, from_network, read_network_volume
 from heatlas.pipeline.models.storage import load_model, save_model
@@ -80,6 +82,20 @@ def test_a_network_is_never_asked_about_someone_it_was_trained_with(run: Outside
     for name, values in single_maps(run, CONVERTER, 1).items():
         assert np.abs(values - single_maps(run, CONVERTER, 0)[name]).max() > 0
         np.testing.assert_array_equal(written_map(run, CONVERTER, name), values)
+
+
+def test_labelled_scans_and_others_are_explained_at_once(run: OutsideRun) -> None:
+    run.predict()
+    others = (CONVERTER, STRANGER)
+    with ThreadPoolExecutor(1) as executor:
+        work = run.work(CONFIG, executor)
+        done = explain_all(work, LABELLED, pd.DataFrame(), others, LABELLED, ATLAS)
+        assert [[outcome.job.unit for outcome in outcomes] for outcomes in done] == [
+            [scan.name for scan in scans] for scans in (LABELLED, others)
+        ]
+        assert {outcome.status for outcomes in done for outcome in outcomes} == {"done"}
+        alone = [*explain_scans(work, LABELLED, pd.DataFrame(), ATLAS), *explain_applied(work, others, LABELLED, ATLAS)]
+    assert {outcome.status for outcome in alone} == {"unchanged"}
 
 
 def test_the_map_of_several_networks_is_the_mean_of_theirs(run: OutsideRun) -> None:

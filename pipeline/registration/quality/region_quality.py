@@ -112,15 +112,18 @@ def region_means(values: np.ndarray, regions: RegionVoxels) -> dict[int, float]:
     return regions.by_number(np.add.reduceat(values, regions.starts) / regions.counts) if regions.numbers else {}
 
 
-def region_percentiles(values: np.ndarray, regions: RegionVoxels, percent: float) -> dict[int, float]:
-    """Percentile over each region of values given for `RegionVoxels.voxels`; 0 is the smallest, 100 the largest.
+def region_percentiles(values: np.ndarray, regions: RegionVoxels, *percents: float) -> list[dict[int, float]]:
+    """Percentiles over each region of values given for `RegionVoxels.voxels`; 0 is the smallest, 100 the largest.
 
     >>> line = RegionVoxels((4, 9), np.array([3, 2]), np.arange(5))
-    >>> region_percentiles(np.array([1.0, 3.0, 2.0, 10.0, 20.0]), line, 50)
-    {4: 2.0, 9: 15.0}
+    >>> region_percentiles(np.array([1.0, 3.0, 2.0, 10.0, 20.0]), line, 50, 100)
+    [{4: 2.0, 9: 15.0}, {4: 3.0, 9: 20.0}]
     """
+    if not regions.numbers:
+        return [{} for _ in percents]
     parts = np.split(values, regions.starts[1:])
-    return regions.by_number(np.array([np.percentile(part, percent) for part in parts])) if regions.numbers else {}
+    of_regions = np.array([np.percentile(part, percents) for part in parts])
+    return [regions.by_number(column) for column in of_regions.T]
 
 
 STAGE = "region-quality"
@@ -199,13 +202,10 @@ def measure_one(
         error = inverse_error(displacement, inverse, places.affine, places.inside)
         scale = abs(float(np.linalg.det(read_affine(given["affine"])[:3, :3])))
         determinant = np.exp(places.box.crop(read_values(given["log_jacobian"])).ravel()[places.inside.voxels]) / scale
-        numbers |= {
-            "inverse_error_mean_mm": region_means(error, places.inside),
-            "inverse_error_max_mm": region_percentiles(error, places.inside, 100),
-            "min_jacobian": region_percentiles(determinant, places.inside, 0),
-            "jacobian_p01": region_percentiles(determinant, places.inside, 1),
-            "jacobian_p99": region_percentiles(determinant, places.inside, 99),
-        }
+        numbers["inverse_error_mean_mm"] = region_means(error, places.inside)
+        numbers["inverse_error_max_mm"] = region_percentiles(error, places.inside, 100)[0]
+        of_determinant = region_percentiles(determinant, places.inside, 0, 1, 99)
+        numbers |= zip(("min_jacobian", "jacobian_p01", "jacobian_p99"), of_determinant, strict=True)
     rows = []
     for region in places.regions.regions:
         row: dict[str, Any] = dict.fromkeys(SCAN_QUALITY_TABLE.meanings)

@@ -82,16 +82,48 @@ def _modules_digest(modules: tuple[str, ...]) -> str:
     return text_digest("\n".join(f"{name}\n{_module_code(name)}" for name in sorted(import_closure(modules))))
 
 
-@functools.cache
 def _module_code(module: str) -> str:
+    return _read_module(module)[0]
+
+
+@functools.cache
+def _read_module(module: str) -> tuple[str, frozenset[str], tuple[ast.Import | ast.ImportFrom, ...]]:
+    """The syntax tree of a module as text, names that it uses outside annotations, and its imports, in one pass.
+
+    The text is that of ``ast.dump`` of Python 3.11 without docstrings; a run reads hundreds of modules.
+    """
     path = source_of(module)
-    assert path is not None  # else it would not be in the closure
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            body[:] = [statement for statement in body if not _is_text_alone(statement)]
-    return ast.dump(tree)
+    if path is None:
+        raise ModuleNotFoundError(f"{module}: no source found to digest")
+    used, imports = set[str](), list[ast.Import | ast.ImportFrom]()
+
+    def text(value: Any, annotation: bool) -> str:
+        if isinstance(value, list):
+            return f"[{', '.join([text(one, annotation) for one in value])}]"
+        if not isinstance(value, ast.AST):
+            return repr(value)
+        if isinstance(value, ast.Name) and not annotation:  # annotations are text: ``from __future__``
+            used.add(value.id)
+        elif isinstance(value, ast.Import | ast.ImportFrom):
+            imports.append(value)
+        parts = []
+        for name, may_lack in _fields_of(type(value)):
+            part = getattr(value, name)
+            if part is None and may_lack:
+                continue
+            if name == "body" and isinstance(part, list):
+                part = [statement for statement in part if not _is_text_alone(statement)]
+            parts.append(f"{name}={text(part, annotation or name in ('annotation', 'returns'))}")
+        return f"{type(value).__name__}({', '.join(parts)})"
+
+    code = text(ast.parse(path.read_text(encoding="utf-8")), False)
+    return code, frozenset(used), tuple(imports)
+
+
+@functools.cache
+def _fields_of(kind: type[ast.AST]) -> tuple[tuple[str, bool], ...]:
+    """Fields of a kind of nodes, and whether it can be without."""
+    return tuple((name, getattr(kind, name, "") is None) for name in kind._fields)
 
 
 def _is_text_alone(statement: ast.stmt) -> bool:
@@ -142,27 +174,23 @@ def _root_of(package: str) -> Path | None:
 @functools.cache
 def imported_modules(module: str) -> tuple[str, ...]:
     """Modules of the program whose names a module uses outside annotations, without plumbing."""
-    path = source_of(module)
-    if path is None:
-        raise ModuleNotFoundError(f"{module}: no source found to digest")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    used = {node.id for node in _nodes_outside_annotations(tree) if isinstance(node, ast.Name)}
+    (_, used, imports), path = _read_module(module), source_of(module)
     ours = {*PACKAGES, module.partition(".")[0]}
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    package = module if path is not None and path.name == "__init__.py" else module.rpartition(".")[0]
     names = set()
-    for node in ast.walk(tree):
+    for node in imports:
         for name, bound in _imports(node, package):
             if name.partition(".")[0] in ours and (bound is None or bound in used):
                 names.add(name)
     return tuple(sorted(name for name in names if name in COMPUTING or not f"{name}.".startswith(PLUMBING)))
 
 
-def _imports(node: ast.AST, package: str) -> Iterator[tuple[str, str | None]]:
+def _imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, str | None]]:
     """Modules that a statement imports, with the name that is bound; None if its uses cannot be known."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield alias.name, None
-    elif isinstance(node, ast.ImportFrom):
+    else:
         start = _start_of(node, package)
         for alias in node.names:
             below = f"{start}.{alias.name}"
@@ -212,17 +240,6 @@ def _named_in(path: Path, package: str) -> set[str]:
             names |= {start, *(f"{start}.{alias.name}".lstrip(".") for alias in node.names)}
     parts = [name.split(".") for name in names if name]
     return {".".join(one[:end]) for one in parts for end in range(1, len(one) + 1)}
-
-
-def _nodes_outside_annotations(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes except annotations, which are text here (``from __future__ import annotations``)."""
-    yield node
-    for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST):
-                yield from _nodes_outside_annotations(child)
 
 
 def _with_submodules(module: str) -> list[str]:

@@ -7,6 +7,7 @@ Provenance names code, packages, machine, command and seed.
 from __future__ import annotations
 
 import datetime
+import functools
 import logging
 import os
 import platform
@@ -220,13 +221,16 @@ PACKAGES = (
 
 def package_versions() -> dict[str, str]:
     """Versions of the packages that results depend on; "absent" if not installed."""
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "absent"
-    return versions
+    return {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}}
+
+
+@functools.cache
+def version_of(package: str) -> str:
+    """Version of a package, read from its metadata once; "absent" if not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
 
 
 def code_commit() -> str | None:
