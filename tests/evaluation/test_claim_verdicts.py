@@ -108,7 +108,8 @@ def test_a_verdict_needs_an_interval_beyond_the_bound():
     assert told(one, "within", 0.1, 0.9)[0] == NOT
     assert rule.together([(HOLDS, 0.01), (HOLDS, 0.03)]) == (HOLDS, 0.03)
     assert rule.together([(HOLDS, 0.01), (OPEN, 0.2)]) == (OPEN, 0.2)
-    assert rule.together([(NOT, 0.02), (OPEN, 0.2), (NOT, 0.04)]) == (NOT, 0.06)
+    assert rule.together([(NOT, 0.01), (OPEN, 0.2), (NOT, 0.04)]) == (NOT, 0.03)
+    assert rule.together([(NOT, 0.02), (OPEN, 0.2), (NOT, 0.04)]) == (OPEN, 0.06)
     assert rule.at_an_end([0.5, 0.985], 0, 1)
     assert not rule.at_an_end([0.5, 0.97], 0, 1)
     assert rule.at_an_end([-0.97], -1, 1)

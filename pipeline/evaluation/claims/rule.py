@@ -21,6 +21,7 @@ Ints = NDArray[np.int64]
 Statistic = Callable[[int, Floats], Floats]
 """Of a seed, by its place, for each row of weights (rows, people)."""
 DRAWS = 1000
+ALPHA = 0.05
 EDGE = 0.02
 """Share of the range of a measure that is its floor or its ceiling."""
 HOLDS, NOT, OPEN = "holds", "does not", "open"
@@ -39,7 +40,7 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        half = float(stats.t.ppf(0.975, self.freedom)) * self.error if self.error > 0 else self.error
+        half = float(stats.t.ppf(1 - ALPHA / 2, self.freedom)) * self.error if self.error > 0 else self.error
         return self.mean - half, self.mean + half
 
     def p(self, bound: float) -> float:
@@ -114,7 +115,8 @@ def mean_of(values: Floats) -> Statistic:
     def statistic(seed: int, weights: Floats) -> Floats:
         there = np.isfinite(values[:, seed])
         own = weights[:, there]
-        return np.asarray((own @ values[there, seed]) / own.sum(axis=1))
+        with np.errstate(invalid="ignore"):  # NaN where nobody who was asked is drawn
+            return np.asarray((own @ values[there, seed]) / own.sum(axis=1))
 
     return statistic
 
@@ -162,10 +164,14 @@ def at_an_end(means: Sequence[float], floor: float, ceiling: float) -> bool:
 
 
 def together(each: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """Of a claim with several parts: it holds if all do, and does not if one does not; with its p, for all parts."""
+    """Of a claim with several parts: it holds if all do, and does not if one does not; with its p, for all parts.
+
+    One of many parts fails by chance more often than one alone: its p is multiplied by their number.
+    """
     said = [verdict for verdict, _ in each]
     if NOT in said:
-        return NOT, min(1.0, len(each) * min(p for verdict, p in each if verdict == NOT))
+        p = min(1.0, len(each) * min(p for verdict, p in each if verdict == NOT))
+        return (NOT if p < ALPHA else OPEN), p
     return (HOLDS if set(said) == {HOLDS} else OPEN), max(p for _, p in each)
 
 
