@@ -102,12 +102,8 @@ def _how_sure() -> dict[str, object]:
     every = [one for answer in answers if not answer.numbers for one in differences(answer.found) if one.seeds]
     outside = sum(any(not one.low <= seed <= one.high for seed in one.seeds) for one in every)
     firsts = [claim.here[0] for source in sources() for claim in source.claims if claim.here]
-    found: dict[str, object] = {
-        "stored": sum(one.judged for one in firsts),
-        "by_rule": sum(one.judged for one in answers),
-    }
-    of_people = sum(one.cohort in ("patients", "copies") for one in answers)
-    return found | {"of_people": of_people, "differences": len(every), "outside": outside}
+    stored, by_rule = (sum(one.judged for one in each) for each in (firsts, answers))
+    return {"stored": stored, "by_rule": by_rule, "differences": len(every), "outside": outside}
 
 
 @cache
@@ -130,7 +126,7 @@ def _picture() -> str:
     for one in sorted(headlines(), key=lambda one: -one.difference.mean):
         found, there = one.difference, one.in_source and f"source {one.in_source}"
         rows.append(IntervalRow(one.says + _alone(one), there, found.mean, found.low, found.high, points=found.seeds))
-    first, end, _ = draw_intervals(rows, "points, above 0 as the source says", "Headline claims", 0).partition("</svg>")
+    first, end, _ = draw_intervals(rows, "points, right of 0 as the source says", "Headline claims", 0).partition("</svg>")
     alone = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" style="background:#fff" '
     return f"{first}{end}".replace("<svg ", alone, 1)
 
