@@ -126,7 +126,9 @@ def _picture() -> str:
     for one in sorted(headlines(), key=lambda one: -one.difference.mean):
         found, there = one.difference, one.in_source and f"source {one.in_source}"
         rows.append(IntervalRow(one.says + _alone(one), there, found.mean, found.low, found.high, points=found.seeds))
-    first, end, _ = draw_intervals(rows, "points, right of 0 as the source says", "Headline claims", 0).partition("</svg>")
+    first, end, _ = draw_intervals(rows, "points, right of 0 as the source says", "Headline claims", 0).partition(
+        "</svg>"
+    )
     alone = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" style="background:#fff" '
     return f"{first}{end}".replace("<svg ", alone, 1)
 

@@ -42,7 +42,7 @@ from heatlas.pipeline.run.layout.scan_files import GUIDED, LRP
 from heatlas.pipeline.run.plain_text import counted, listed
 from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.pipeline.run.work.executors import open_executor
-from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, Outcome, clear_stale_scratch
+from heatlas.pipeline.run.work.jobs import FAILURES_TABLE, clear_stale_scratch
 from heatlas.pipeline.run.work.progress import duration, open_log
 from heatlas.pipeline.training.stage import STAGE as TRAINED
 from heatlas.pipeline.training.stage import train_folds
@@ -65,32 +65,33 @@ def claims_command(options: Claims) -> int:
     if options.train is not None:
         require_trainable(options.train, config)
     run, further = RunLayout(layout.root), list[RunLayout]()
-    answers: Answers | str
-    try:
-        answers = answers_of(run, config)
-    except NotAskedError as error:
-        answers = str(error)
-    plan = list(planned(claims, answers))
-    for claim, why, seconds in plan:
-        print(f"{claim.id}: {claim.says}\n    {why or f'asked, about {duration(seconds)}'}", flush=True)
     with run_lock(layout.lock):
-        if options.train is not None and isinstance(answers, Answers):
+        answers = told(run, config)
+        plan = list(planned(claims, answers))
+        for claim, why, seconds in plan:
+            print(f"{claim.id}: {claim.says}\n    {why or f'asked, about {duration(seconds)}'}", flush=True)
+        if options.train is not None and any(not why for _, why, _ in plan):
             seeds = [config.seed + place for place in range(1, options.train + 1)]
             print(cost_in_words(run, seeds), flush=True)
             with open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor:
                 further = [trained_with(seed, run, source, config, executor) for seed in seeds]
-            try:
-                answers = answers_of(run, config, further)
-            except NotAskedError as error:
-                answers = str(error)
+            answers = told(run, config, further)
             plan = list(planned(claims, answers))
         table = claims_table(plan, answers)
-        CLAIMS_TABLE.write(layout, table, [*sources_of(run, further), file.resolve()])
+        CLAIMS_TABLE.write(layout, table, sources_of(run, further))
     for row in table[table["verdict"] != NOT_ASKED].to_dict("records"):
         numbers = f"{row['estimate']:.3g} ({row['ci_low']:.3g} to {row['ci_high']:.3g})"
         print(f"{row['claim']} {row['verdict']}: {row['measure']} {numbers}, as said if {row['rule']}")
     print(f"{CLAIMS_TABLE.path(layout)} (heatlas report {options.out} puts it into the report)")
     return EXIT_OK
+
+
+def told(run: RunLayout, config: Config, further: Sequence[RunLayout] = ()) -> Answers | str:
+    """What a run and further trainings say, or why nothing can be asked of them."""
+    try:
+        return answers_of(run, config, further)
+    except NotAskedError as error:
+        return str(error)
 
 
 def require_trainable(further: int, config: Config) -> None:
@@ -115,9 +116,9 @@ def cost_in_words(run: RunLayout, seeds: Sequence[int]) -> str:
     ]
     own = [path for path in receipts if "_repeat-" not in path.name]
     seconds = sum(float(known_json(path).get("seconds", 0)) for path in own) * len(seeds)
-    names = listed([str(seed) for seed in seeds])
+    names = f"seed{'s' * (len(seeds) > 1)} {listed([str(seed) for seed in seeds])}"
     return (
-        f"Trains {counted(len(seeds), 'further set')} of networks, with the seed {names}, and explains by them: about "
+        f"Trains {counted(len(seeds), 'further set')} of networks, with {names}, and explains by them: about "
         f"{duration(seconds)} of one process, as the run's own took. What is finished is kept."
     )
 
@@ -126,14 +127,17 @@ def trained_with(seed: int, run: RunLayout, source: RunInput, config: Config, ex
     """A run folder with the recipe and the registered scans of a run, and folds, networks and maps of another seed."""
     target, scans = RunLayout(run.root / FOLDER / f"seed-{seed}"), ScanTable.read(run)
     of_predicted = ExplanationLayout(run.root).bilateral(OF_PREDICTED).is_file()
+    attribution, guided_by_own = config.attribution, config.objective.own_anatomy
     config = replace(
         config, seed=seed,
         cohort=replace(config.cohort, apply_outside_contrast=False),
         training=replace(config.training, repeats=1),
         attribution=replace(
-            config.attribution, methods=tuple(one for one in config.attribution.methods if one in (LRP, GUIDED))
+            attribution,
+            methods=tuple(one for one in attribution.methods if one in (LRP, GUIDED)),
+            settings=tuple(one for one in attribution.settings if one.partition(":")[0] in (LRP, GUIDED)),
         ),
-        regions=replace(config.regions, own_labels=""),
+        regions=config.regions if guided_by_own else replace(config.regions, own_labels=""),
     )  # fmt: skip
     prepare_run_folder(target.root, source, config)
     share_registered(run, target, scans, config.registration.resolution_mm)
@@ -144,23 +148,17 @@ def trained_with(seed: int, run: RunLayout, source: RunInput, config: Config, ex
         work = Work(target, source.input, config, scans.kept, split, executor, DigestCache(target.digests))
         log.info("Seed %d:", seed)
         labelled = work.labelled("registration")
-        carry_labels(
-            work, work.located(labelled), configured_input(config).box if config.objective.own_anatomy else None
-        )
-        _require_done(target, train_folds(work, labelled))
-        _require_done(target, explain(work).outcomes)
-        _require_done(target, aggregate(work).outcomes)
+        carry_labels(work, work.located(labelled), configured_input(config).box if guided_by_own else None)
+        if failed := [one for one in train_folds(work, labelled) if not one.ok]:
+            raise BadInputError(f"{target.root}: {failed[0].job.unit} failed: {failed[0].message}")
+        explain(work)  # people who cannot be explained are logged, and take no part in the answers
+        aggregate(work)
         if of_predicted:
             atlas = load_atlas(config.regions.atlas, configured_grid(config.registration))
             wanted = replace(work, scans=tuple(predicted(work)))
-            _require_done(target, show_scans(wanted, ExplanationRequest((GUIDED,), target="predicted"), atlas))
+            show_scans(wanted, ExplanationRequest((GUIDED,), target="predicted"), atlas)
         work.digests.save()
     return target
-
-
-def _require_done(target: RunLayout, outcomes: Sequence[Outcome]) -> None:
-    if failed := [one for one in outcomes if not one.ok]:
-        raise BadInputError(f"{target.root}: {failed[0].job.unit} failed: {failed[0].message}")
 
 
 def share_registered(run: RunLayout, target: RunLayout, scans: ScanTable, resolution_mm: float) -> None:

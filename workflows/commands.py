@@ -412,8 +412,8 @@ class Claims(Command):
     out: Path = place("OUT", "run folder")
     claims: Path | None = path_option("FILE", "TOML with claims of your own instead")
     train: int | None = option(
-        "train the run's recipe again with the next N seeds, and judge over people and all trainings; said with the "
-        "cost before it begins, and continued where it stopped",
+        "train the run's recipe again with the next N seeds, and judge over people and all trainings; the cost is said "
+        "first, and what is finished is kept",
         metavar="N", type=int,
     )  # fmt: skip
     n_procs: int = processes_option()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -246,8 +245,8 @@ class Table:
         """Write the table and its data dictionary; in a run also a receipt, by which `not_as_written` knows it.
 
         `where`: see `path`. `rows`: columns in any order; or rows, as mappings or in the order of the columns. Those of
-        `later` may be missing. `made_from`: files whose change makes the table `outdated`; a full path lies elsewhere
-        than in the run. Raises ValueError if a column is missing or not declared.
+        `later` may be missing. `made_from`: files of the run whose change makes the table `outdated`.
+        Raises ValueError if a column is missing or not declared.
         """
         frame = rows if isinstance(rows, pd.DataFrame) else self.frame(rows)
         described = self.dictionary
@@ -259,7 +258,7 @@ class Table:
         write_table(path, frame[list(columns)])
         if isinstance(where, RunLayout):
             stamps = {path.relative_to(where.root).as_posix(): stamp_of(path)}
-            sources = {os.fspath(one).removeprefix(f"{where.root}/"): stamp_of(one) for one in made_from}
+            sources = {one.relative_to(where.root).as_posix(): stamp_of(one) for one in made_from}
             content = {"key": "", "outputs": stamps, **({MADE_FROM: sources} if sources else {})}
             write_json(where.receipt(RECEIPTS, self.name), content)
         return path
@@ -287,18 +286,15 @@ class Table:
         return f"{file}: not the table that the run wrote there (SHA-256 differs). {REMEDY}"
 
     def outdated(self, layout: RunLayout) -> str:
-        """That files which the table was made from have changed since, in a sentence; empty if none has.
-
-        A file elsewhere than in the run that is gone is no change.
-        """
+        """That files which the table was made from have changed since, in a sentence; empty if none has."""
         changed = []
         for file, stamp in [pair for one in self._receipts(layout) for pair in one.content.get(MADE_FROM, {}).items()]:
-            now, elsewhere = stamp_of(layout.root / file, stamp), Path(file).is_absolute()
-            if (now or [None])[0] != (stamp or [None])[0] and not (elsewhere and now is None):
-                changed.append(Path(file).name if elsewhere else file)
+            now = stamp_of(layout.root / file, stamp)
+            if (now or [None])[0] != (stamp or [None])[0]:
+                changed.append(file)
         if not changed:
             return ""
-        return f"{self.file} is older than {listed(changed)}, which it was made from. Repeat the command that made it."
+        return f"{self.file} was made from {listed(changed)}, changed or gone since. Repeat the command that made it."
 
     def _receipts(self, layout: RunLayout) -> list[Receipt]:
         paths = [kind(layout.root).receipt(RECEIPTS, self.name) for kind in (RunLayout, EvaluationLayout)]

@@ -111,7 +111,7 @@ def say_what_changed(files: Sequence[FoldFiles], source: Mapping[str, str]) -> N
     before = [known_json(one.description).get(SOURCE, {}) for one in files]
     changed = [name for name, digest in source.items() if any(one.get(name, digest) != digest for one in before)]
     if changed:
-        log.warning("note: %s: not the network of before, so it predicts and explains again", listed(changed))
+        log.warning("note: %s has changed, so the run predicts and explains again", listed(changed))
 
 
 def take_networks(work: Work) -> list[Outcome]:

@@ -372,7 +372,8 @@ def _claims(run: RunRecord) -> Verdict | None:
         return None
     found = asked["verdict"].value_counts()
     hold, differ, still = (int(found.get(one, 0)) for one in ("holds", "does not", "open"))
-    people, networks, trainings = (int(asked[f"n_{one}"].iloc[0]) for one in ("participants", "networks", "trainings"))
+    people, networks = (int(asked[f"n_{one}"].iloc[0]) for one in ("participants", "networks"))
+    trainings = int(asked["n_trainings"].iloc[0]) if "n_trainings" in asked else 1  # of a table from before --train
     others = len(each) - len(asked)
     grounds = WORDS.say("claims_grounds", people=people, networks=networks, trainings=trainings, others=others)
     return Verdict(WORDS.say("claims_hold", asked=len(asked), hold=hold, differ=differ, open=still), grounds)

@@ -119,11 +119,11 @@ def test_nothing_is_left_of_a_network_whose_file_has_changed(lab, tmp_path, monk
             load_model(layout.fold(0))
     caplog.clear()
     assert made(layout, config) == ["done"] * 3
-    assert f"note: {setting}: not the network of before, so it predicts and explains again" in caplog.text
+    assert f"note: {setting} has changed, so the run predicts and explains again" in caplog.text
     require_all_times(-3, layout, before)
     caplog.clear()
     assert made(layout, config) == ["unchanged"] * 3
-    assert "not the network of before" not in caplog.text
+    assert "has changed, so the run" not in caplog.text
 
 
 def test_a_run_that_networks_were_taken_from_and_has_changed_is_taken_from_again(
@@ -144,11 +144,11 @@ def test_a_run_that_networks_were_taken_from_and_has_changed_is_taken_from_again
     made(run, config)
     caplog.clear()
     assert made(applied, theirs) == ["done"] * 3
-    assert "note: training.networks_of: not the network of before" in caplog.text
+    assert "note: training.networks_of has changed" in caplog.text
     require_all_times(-3, applied, before)
     caplog.clear()
     assert taken(copies, theirs) == ["done"]
-    assert "note: training.networks_of: not the network of before" in caplog.text
+    assert "note: training.networks_of has changed" in caplog.text
     other = lab / "other.py"
     other.write_text(NETS)
     named = replace(theirs, model=replace(theirs.model, network=f"{other}:Net"))

@@ -147,27 +147,27 @@ def test_claims_of_tables_that_have_changed_since_are_left_out_with_a_sentence(r
     names, (why,) = shown_claims(run)
     assert names == []
     assert why == (
-        "evaluation/claims.tsv is older than group/relevance_bilateral.tsv, which it was made from. Repeat the command "
+        "evaluation/claims.tsv was made from group/relevance_bilateral.tsv, changed or gone since. Repeat the command "
         "that made it."
     )
     path.write_bytes(before)
     assert not shown_claims(run)[1]
     rows = read_table(PREDICTIONS_TABLE.path(run))
     write_table(ExplanationLayout(run.root).bilateral("guidedBackpropagationTargetPredicted"), rows[["scan_id"]])
-    assert "older than explanations/desc-guidedBackpropagationTargetPredicted_bilateral.tsv" in shown_claims(run)[1][0]
+    assert "made from explanations/desc-guidedBackpropagationTargetPredicted_bilateral.tsv" in shown_claims(run)[1][0]
 
 
-def test_claims_of_a_file_that_was_written_anew_are_left_out(run, tmp_path) -> None:
+def test_claims_of_a_file_keep_their_rules_and_do_not_name_its_folder(run, tmp_path) -> None:
     own = tmp_path / "own.toml"
     text = '[[claim]]\nid = "X1"\nsays = "x"\nasks = [{ of = "area, LRP", says = "above", bound = 0.6 }]\n'
     own.write_text(text, "utf-8")
     assert main(["claims", str(run.root), "--claims", str(own)]) == 0
     assert shown_claims(run) == (["X1"], [])
     assert by_claim(run)["X1"]["said_in"] == "own.toml"
-    own.write_text(text.replace("0.6", "0.7"), "utf-8")
-    assert "older than own.toml, which" in shown_claims(run)[1][0]
-    own.unlink()
-    assert shown_claims(run) == (["X1"], [])
+    assert by_claim(run)["X1"]["rule"] == "above 0.6"
+    receipts = [path.read_text("utf-8") for path in run.root.rglob("claims.json")]
+    assert len(receipts) == 2  # and the data dictionary
+    assert not [text for text in receipts if str(tmp_path) in text.replace(str(run.root), "")]
 
 
 def test_sparsity_is_that_of_the_maps_in_the_brain(run) -> None:

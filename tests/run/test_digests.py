@@ -248,6 +248,11 @@ def test_code_of_the_users_own_is_its_file_and_what_it_imports_beside_it(tmp_pat
         assert (own_code_digest(place) != first) == (name not in ("other.py", "parts/unused.py")), name
         (lab / name).write_text(text)
         assert own_code_digest(place) == first
+    for name, other in (("heads.py", "parts/blocks.py"), ("parts/blocks.py", "heads.py")):
+        (lab / name).write_text(texts[other])  # two files that change places
+    assert own_code_digest(place) != first
+    for name, text in texts.items():
+        (lab / name).write_text(text)
     (lab / "nets.py").write_text("class Net(:\n")
     assert own_code_digest(place) not in (first, UNREADABLE)
     assert own_code_digest(str(lab / "gone.py")) == own_code_digest("") == own_code_digest("no_such_module_here")
@@ -260,11 +265,21 @@ def test_code_of_the_users_own_is_its_file_and_what_it_imports_beside_it(tmp_pat
     (lab / "parts" / "__init__.py").write_text("C = 1\n")
     (lab / "heads.py").write_text("A = 2\n")
     assert own_code_digest("parts.blocks") == of_module
+    (tmp_path / "loose").mkdir()  # a package without __init__.py, also named by a file within it
+    for name, text in (("made.py", "from loose.below import x\n"), ("below.py", "x = 1\n")):
+        (tmp_path / "loose" / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget_code()
+    places = "loose.made", str(tmp_path / "loose" / "made.py")
+    loose = [own_code_digest(one) for one in places]
+    assert UNREADABLE not in loose
+    (tmp_path / "loose" / "below.py").write_text("x = 2\n")
+    assert not set(loose) & {own_code_digest(one) for one in places}
     (lab / "parts" / "layers.py").write_text("D = 2\n")
     assert own_code_digest("parts.blocks") != of_module
     installed = shutil.copytree(lab, tmp_path / "site-packages")
     of_library = own_code_digest(str(installed / "nets.py"))
     (installed / "heads.py").unlink()
     assert of_library == own_code_digest(str(installed / "nets.py"))
-    assert of_library == text_digest(file_digest(installed / "nets.py"))
+    assert of_library == text_digest(f"nets.py {file_digest(installed / 'nets.py')}")
     forget_code()

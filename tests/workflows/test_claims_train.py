@@ -113,7 +113,7 @@ def test_claims_are_judged_over_the_trainings_of_the_run_and_of_further_seeds(ru
     ]
     seconds = sum(read_json(path, "")["seconds"] for path in receipts)
     assert len(receipts) == 2 + len(PEOPLE)
-    assert f"Trains 1 further set of networks, with the seed 6, and explains by them: about {seconds:.0f} s" in said
+    assert f"Trains 1 further set of networks, with seed 6, and explains by them: about {seconds:.0f} s" in said
     assert said.index("L4: Regions") < said.index("Trains 1") < said.index("L4 ")
     further = RunLayout(run.root / "claims" / "seed-6")
     row = CLAIMS_TABLE.read(run).set_index("claim").loc["L4"]
@@ -135,7 +135,7 @@ def test_claims_are_judged_over_the_trainings_of_the_run_and_of_further_seeds(ru
     assert again.splitlines()[-1] == said.splitlines()[-1]
     table = PREDICTIONS_TABLE.path(further)
     table.write_text(table.read_text().replace("0.", "0.1", 1))
-    assert "older than claims/seed-6/group/predictions.tsv" in read_run(run).unreadable["claims"]
+    assert "made from claims/seed-6/group/predictions.tsv" in read_run(run).unreadable["claims"]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def test_others_with_a_table_of_their_own(folder) -> None:
     assert config.cohort.table == str((folder / "flat" / "people.csv").resolve())
     new = folder / "new"
     new.mkdir()
-    (new / "x.nii.gz").hardlink_to(folder / "flat" / "sub-03_T1w.nii.gz")
+    image = nib.load(folder / "flat" / "sub-03_T1w.nii.gz")  # another person: the same image would be refused
+    nib.save(nib.Nifti1Image(2 * np.asarray(image.dataobj), image.affine), new / "x.nii.gz")
     (new / "list.tsv").write_text("t1w\tperson\tage\tsex\nx.nii.gz\tsomeone\t70\tF\n")
     command = ["apply", str(folder / "run-flat"), str(new), str(folder / "applied"), "--n-procs", "1"]
     command += ["--start-at", "template", "--stop-after", "regions"]

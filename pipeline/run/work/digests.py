@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import json
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,23 +108,25 @@ def _read_module(module: str) -> tuple[str, frozenset[str], tuple[ast.Import | a
         elif isinstance(value, ast.Import | ast.ImportFrom):
             imports.append(value)
         parts = []
-        for name, may_lack in _fields_of(type(value)):
+        kind = type(value).__name__
+        for name, may_lack in _fields_of(kind):
             part = getattr(value, name)
             if part is None and may_lack:
                 continue
             if name == "body" and isinstance(part, list):
                 part = [statement for statement in part if not _is_text_alone(statement)]
             parts.append(f"{name}={text(part, annotation or name in ('annotation', 'returns'))}")
-        return f"{type(value).__name__}({', '.join(parts)})"
+        return f"{kind}({', '.join(parts)})"
 
     code = text(ast.parse(path.read_text(encoding="utf-8")), False)
     return code, frozenset(used), tuple(imports)
 
 
 @functools.cache
-def _fields_of(kind: type[ast.AST]) -> tuple[tuple[str, bool], ...]:
+def _fields_of(name: str) -> tuple[tuple[str, bool], ...]:
     """Fields of a kind of nodes, and whether it can be without."""
-    return tuple((name, getattr(kind, name, "") is None) for name in kind._fields)
+    kind: type[ast.AST] = getattr(ast, name)
+    return tuple((field, getattr(kind, field, "") is None) for field in kind._fields)
 
 
 def _is_text_alone(statement: ast.stmt) -> bool:
@@ -209,20 +212,33 @@ def own_code_digest(place: str) -> str:
     Of what is installed as a library only the file named counts. "unreadable" where there is no such file.
     """
     alone = place.endswith(".py")
-    first = Path(place) if alone else source_of(place) if place else None
+    first = Path(place) if alone else _file_of_module(place)
     if first is None or not first.is_file():
         return UNREADABLE
     package = "" if alone else place if first.name == "__init__.py" else place.rpartition(".")[0]
     folder = first.parents[package.count(".") + bool(package)]
+    roots = [folder, folder.parent] if alone else [folder]  # a file may name the package that it lies in
     waiting, found = {first: package}, dict[Path, str]()
     while waiting:
         path, package = waiting.popitem()
         found[path] = file_digest(path)
         for module in _named_in(path, package) if not INSTALLED & set(path.parts) else ():
-            for file in _files_of(folder.joinpath(*module.split("."))):
+            for file in (file for root in roots for file in _files_of(root.joinpath(*module.split(".")))):
                 if file not in found:
                     waiting[file] = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    return text_digest(" ".join(sorted(found.values())))
+    return text_digest(" ".join(sorted(f"{os.path.relpath(path, folder)} {one}" for path, one in found.items())))
+
+
+def _file_of_module(place: str) -> Path | None:
+    """The file of a module, also of one in a package without ``__init__.py``; nothing is imported."""
+    if not place:
+        return None
+    if file := source_of(place):
+        return file
+    top, *below = place.split(".")
+    spec = importlib.util.find_spec(top)
+    folders = map(Path, (spec.submodule_search_locations if spec else None) or ())
+    return next((file for folder in folders for file in _files_of(folder.joinpath(*below))), None)
 
 
 def _named_in(path: Path, package: str) -> set[str]:
