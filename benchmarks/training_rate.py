@@ -33,7 +33,7 @@ from heatlas.pipeline.run.work.host import kept_memory
 from heatlas.pipeline.training.objectives.of_task import classification
 from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.steps import ALONE
-from heatlas.pipeline.training.trainer import TrainingSetup, _train_epoch, channels_last
+from heatlas.pipeline.training.trainer import TrainingSetup, _train_epoch, channels_last, parameter_groups
 from heatlas.pipeline.training.volumes import LabelledVolumes, load_volumes
 
 NETWORK = FoundingConfig()
@@ -64,7 +64,7 @@ def fresh(cohort: Cohort, device: torch.device = CPU) -> tuple[nn.Module, torch.
     torch.manual_seed(0)
     network = build_network(NETWORK, cohort.spec.shape, 2).to(device)
     channels_last(network)
-    return network.train(), torch.optim.Adam(network.parameters(), 1e-4)
+    return network.train(), torch.optim.Adam(parameter_groups(network, 1.0), 1e-4)
 
 
 def step(network: nn.Module, optimiser: torch.optim.Optimizer, volumes: torch.Tensor, targets: torch.Tensor) -> None:
