@@ -66,7 +66,7 @@ def claims_command(options: Claims) -> int:
         require_trainable(options.train, config)
     run, further = RunLayout(layout.root), list[RunLayout]()
     with run_lock(layout.lock):
-        answers = told(run, config)
+        answers = ask(run, config)
         plan = list(planned(claims, answers))
         for claim, why, seconds in plan:
             print(f"{claim.id}: {claim.says}\n    {why or f'asked, about {duration(seconds)}'}", flush=True)
@@ -75,7 +75,7 @@ def claims_command(options: Claims) -> int:
             print(cost_in_words(run, seeds), flush=True)
             with open_executor(options.n_procs, options.executor, layout.parsl_logs, config.cluster) as executor:
                 further = [trained_with(seed, run, source, config, executor) for seed in seeds]
-            answers = told(run, config, further)
+            answers = ask(run, config, further)
             plan = list(planned(claims, answers))
         table = claims_table(plan, answers)
         CLAIMS_TABLE.write(layout, table, sources_of(run, further))
@@ -86,7 +86,7 @@ def claims_command(options: Claims) -> int:
     return EXIT_OK
 
 
-def told(run: RunLayout, config: Config, further: Sequence[RunLayout] = ()) -> Answers | str:
+def ask(run: RunLayout, config: Config, further: Sequence[RunLayout] = ()) -> Answers | str:
     """What a run and further trainings say, or why nothing can be asked of them."""
     try:
         return answers_of(run, config, further)
