@@ -240,12 +240,13 @@ class Table:
         return pd.DataFrame(list(rows), columns=list(self.meanings))
 
     def write(
-        self, where: RunLayout | Path, rows: pd.DataFrame | Iterable[Any], made_from: Iterable[Path] = ()
+        self, where: RunLayout | Path, rows: pd.DataFrame | Iterable[Any], made_from: Iterable[Path] | None = None
     ) -> Path:
         """Write the table and its data dictionary; in a run also a receipt, by which `not_as_written` knows it.
 
         `where`: see `path`. `rows`: columns in any order; or rows, as mappings or in the order of the columns. Those of
-        `later` may be missing. `made_from`: files of the run whose change makes the table `outdated`.
+        `later` may be missing. `made_from`: files of the run whose change makes the table `outdated`; by default the
+        sources of the layout.
         Raises ValueError if a column is missing or not declared.
         """
         frame = rows if isinstance(rows, pd.DataFrame) else self.frame(rows)
@@ -258,8 +259,9 @@ class Table:
         write_table(path, frame[list(columns)])
         if isinstance(where, RunLayout):
             stamps = {path.relative_to(where.root).as_posix(): stamp_of(path)}
-            sources = {one.relative_to(where.root).as_posix(): stamp_of(one) for one in made_from}
-            content = {"key": "", "outputs": stamps, **({MADE_FROM: sources} if sources else {})}
+            sources = where.sources if made_from is None else made_from
+            known = {one.relative_to(where.root).as_posix(): stamp_of(one) for one in sources}
+            content = {"key": "", "outputs": stamps, **({MADE_FROM: known} if known else {})}
             write_json(where.receipt(RECEIPTS, self.name), content)
         return path
 

@@ -219,6 +219,21 @@ def test_a_table_of_the_evaluation_is_known_by_the_receipt_there(tmp_path: Path)
     assert TABLE.not_as_written(RunLayout(tmp_path)) != ""
 
 
+@pytest.mark.parametrize("name", ["predictions", "relevance_bilateral"])
+def test_a_table_of_the_evaluation_is_outdated_once_answers_or_maps_of_the_run_change(tmp_path: Path, name) -> None:
+    layout, rows = EvaluationLayout(tmp_path), [{"participant_id": "sub-1", "group": "A", "p": 0.5}]
+    layout.group.mkdir()
+    source = layout.group / f"{name}.tsv"
+    source.write_text("0.25")
+    TABLE.write(layout, rows)
+    source.write_text("0.25")  # made again, and the same
+    assert TABLE.outdated(RunLayout(tmp_path)) == ""
+    source.write_text("0.35")
+    assert TABLE.outdated(RunLayout(tmp_path)).startswith(f"group/made.tsv was made from group/{name}.tsv, changed")
+    TABLE.write(layout, rows)
+    assert TABLE.outdated(RunLayout(tmp_path)) == ""
+
+
 def test_the_table_of_an_earlier_command_is_removed_with_its_dictionary(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path)
     TABLE.write(layout, [])

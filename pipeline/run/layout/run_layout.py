@@ -131,6 +131,11 @@ class RunLayout:
         """Folder that the declared tables lie in, under the names they have there."""
         return self.root
 
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """Files that any table written here rests on; a table whose sources have changed since is out of date."""
+        return ()
+
     failures = PathIn("tables", "failures.tsv")
     partial_sums = PathIn("root", "partial")
     """Sums of maps over some scans each, and their table; only if a run keeps no maps of single scans."""
@@ -256,6 +261,12 @@ class EvaluationLayout(RunLayout):
 
     failures = PathIn("evaluation", "failures.tsv")
     log = PathIn("evaluation", "evaluation.log")
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """What the run has of its answers and its sums over regions: other networks or maps change them."""
+        files = (self.group / f"{name}.tsv" for name in ("predictions", "relevance_bilateral"))
+        return tuple(filter(Path.is_file, files))
 
     def receipt(self, stage: str, unit: str) -> Path:
         return self.evaluation / "receipts" / stage / f"{unit}.json"

@@ -13,12 +13,10 @@ from typing import Any
 import pandas as pd
 
 from heatlas.atlases.templates import find_template
-from heatlas.pipeline.evaluation.bench.verdicts import VERDICTS_TABLE
 from heatlas.pipeline.models.families.foreign import code_without_place
 from heatlas.pipeline.models.families.registry import is_foreign, parameter_count
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.run.config.images import DEFAULT_TEMPLATE
-from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
 from heatlas.pipeline.run.plain_text import last_part, plain, without_folders
 from heatlas.reports.content.run.methods import PARAGRAPHS, recorded_source, seen_in_words, version_of
 from heatlas.reports.frame.material import Material
@@ -373,11 +371,11 @@ def _baselines(run: RunRecord) -> list[str]:
 
 
 def _verdicts(run: RunRecord) -> list[str]:
-    path = VERDICTS_TABLE.path(EvaluationLayout(run.layout.root))
-    if not path.is_file():
-        return ["Not evaluated. `heatlas evaluate RUN`, then export again, says here which maps can be trusted."]
+    if not run.has("verdicts"):
+        why = run.unreadable.get("verdicts", "Not evaluated.")
+        return [f"{why} `heatlas evaluate RUN`, then export again, says here which maps can be trusted."]
     columns = ("cohort", "map", "passed", "verdict")
-    return _table(VERDICTS_TABLE.read(path), {name: name for name in columns})
+    return _table(run.tables["verdicts"], {name: name for name in columns})
 
 
 def _credit(run: RunRecord, terms: Mapping[str, Any]) -> Iterator[str]:
