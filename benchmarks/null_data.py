@@ -1,11 +1,13 @@
-"""Made-up people and relevance with no effect beyond covariates and folds, and cases of tests on them.
+"""Made-up people and values with no effect beyond covariates and folds, and what cases of tests and intervals share.
 
 The network of a test fold multiplies what it sees by its scale; groups are unevenly spread over folds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,24 +15,30 @@ import numpy as np
 import pandas as pd
 
 from heatlas.pipeline.run.config.statistics import ProgressionConfig, StatisticsConfig
+from heatlas.pipeline.run.work.seeds import generator
 from heatlas.pipeline.statistics.arrays import Resampling
-from heatlas.pipeline.statistics.associations.volume_association import volume_association
 from heatlas.pipeline.statistics.linear.correlation import partial_correlation
-from heatlas.pipeline.statistics.linear.fold_effect import FoldModel, model_within_folds
+from heatlas.pipeline.statistics.linear.design import Design
+from heatlas.pipeline.statistics.linear.fold_effect import model_within_folds
 from heatlas.pipeline.statistics.linear.freedman_lane import PermutationTest, freedman_lane
+from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 
 SEED, PEOPLE = 43, 60
 LEVEL, LIMITS = 0.05, (0.035, 0.065)
 """Of p, and of the share of tests that reject at it."""
 FAST = replace(StatisticsConfig(), permutations=199, bootstrap_samples=100, progression=ProgressionConfig(2))
+DRAWS, FEWER_DRAWS, SIMULATED = 1_000, 500, 1_000
+"""Of intervals, fewer where cohorts are compared; cohorts from which a true value is measured."""
 Generator = np.random.Generator
-Found = Iterable[tuple[str, np.ndarray]]
+Found = Iterable[tuple[Hashable, np.ndarray]]
 """Tests, and the p of some data sets of each."""
+Rates = dict[Any, tuple[float, int]]
+"""By test, the share of data sets in which it rejects, and data sets."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Tests made on the same made-up data."""
+    """Tests, or intervals, made on the same made-up data."""
 
     tables: str  # that make the tests
     data: str  # what they are
@@ -53,6 +61,32 @@ class Cases(dict[str, Case]):
         return put
 
 
+CASES, INTERVALS = Cases(), Cases()
+"""Tests, and intervals whose misses are counted; modules named null_ add theirs."""
+
+
+def rates(name: str, case: Case, data_sets: int, seconds: float = np.inf, effect: float = 0.0) -> Rates:
+    """How often each test of a case rejects."""
+    planted = (effect,) if effect else ()
+    found = (case.function(generator(SEED, "type-one-error", name, i), *planted) for i in range(data_sets))
+    return counted(found, data_sets, seconds)
+
+
+def counted(found: Iterable[Found], data_sets: int, seconds: float = np.inf) -> Rates:
+    """Share of data sets in which each test rejects, until each has so many; those without p are left out of count."""
+    p_values: dict[Hashable, list[np.ndarray]] = defaultdict(list)
+    started = time.monotonic()
+    for one in found:
+        for test, p in one:
+            p_values[test].append(np.asarray(p, float))
+        fewest = min((sum(len(p) for p in own) for own in p_values.values()), default=0)
+        if fewest >= data_sets or time.monotonic() - started > seconds:
+            break
+    every = {test: np.concatenate(own) for test, own in p_values.items()}
+    known = {test: p[np.isfinite(p)] for test, p in every.items() if np.isfinite(p).any()}
+    return {test: (float((p <= LEVEL).mean()), len(p)) for test, p in known.items()}
+
+
 def fast(**changes: Any) -> StatisticsConfig:
     """Settings of the statistics, with few permutations and draws."""
     return replace(FAST, **changes)
@@ -62,31 +96,39 @@ def orders(rng: Generator) -> Resampling:
     return Resampling.orders(FAST, rng)
 
 
-def linear_test(
-    values: np.ndarray,
-    formula: str,
-    term: str,
-    frame: pd.DataFrame,
-    rng: Generator,
-    groups: Sequence[Any] | None = None,
+def seed_of(rng: Generator) -> int:
+    return int(rng.integers(2**31))
+
+
+def permuted(
+    values: np.ndarray, design: Design, exchange: Exchangeability, rng: Generator, method: str, groups: Any = None
 ) -> PermutationTest:
-    """The test of a term as the tables make it, fold held; groups may differ in variance."""
+    """A coefficient's t or F ("linear") where groups may differ in variance, or a correlation."""
+    if method == "linear":
+        return freedman_lane(values, design, exchange, orders(rng), groups)
+    return partial_correlation(values, design, exchange, orders(rng), method)
+
+
+def term_test(
+    values: np.ndarray, formula: str, term: str, frame: pd.DataFrame, rng: Generator, method: str = "linear",
+    spread: str = "",
+) -> PermutationTest:  # fmt: skip
+    """The test of a term as the tables make it, fold held; `spread`: a column of groups that may differ in variance."""
+    groups = frame[spread].tolist() if spread else None
     model = model_within_folds(formula, term, frame, True, groups)
-    return freedman_lane(values, model.design, model.exchange, orders(rng), groups)
+    return permuted(values, model.design, model.exchange, rng, method, groups)
 
 
-def correlation_test(
-    values: np.ndarray, formula: str, frame: pd.DataFrame, rng: Generator, method: Any = "pearson"
-) -> PermutationTest:
-    """The test of x as the tables make it, fold held."""
-    model = model_within_folds(formula, "x", frame, True)
-    return partial_correlation(values, model.design, model.exchange, orders(rng), method)
+def misses(low: Any, high: Any, true: float) -> np.ndarray:
+    """0 where an interval misses the true value, 1 where it does not: so misses count as p <= .05; NaN without one."""
+    low, high = np.atleast_1d(low).astype(float), np.atleast_1d(high).astype(float)
+    return np.where(np.isnan(low), np.nan, (low <= true) & (true <= high))
 
 
-def people(rng: Generator, folds: int = 4, levels: int = 3) -> pd.DataFrame:
+def people(rng: Generator, levels: int = 3) -> pd.DataFrame:
     """60 participants; folds are unbalanced over x, age and group, sites as even as can be."""
-    fold = np.arange(PEOPLE) % folds
-    patient = rng.random(PEOPLE) < np.array([0.2, 0.3, 0.4, 0.5])[fold % 4]
+    fold = np.arange(PEOPLE) % 4
+    patient = rng.random(PEOPLE) < np.array([0.2, 0.3, 0.4, 0.5])[fold]
     patient[:8], patient[8:16] = True, False
     age = rng.normal(74, 6, PEOPLE) + 3 * patient + fold
     frame = pd.DataFrame({"age": age, "fold": fold, "label": patient.astype(float)})
@@ -105,21 +147,10 @@ def relevance(frame: pd.DataFrame, columns: int, rng: Generator, spread: float =
     return values * (1 + 0.5 * fold) + 2.0 * fold
 
 
-def planted(model: FoldModel, effect: float) -> np.ndarray:
-    """What to add to values so that they go with the tested term, (people, 1)."""
-    tested = model.design.tested
-    shift: np.ndarray = effect * (tested / tested.std(axis=0)).sum(axis=1, keepdims=True)
-    return shift
-
-
-HORIZON = 36
-"""Months that tell pMCI from sMCI."""
-
-
-def answers(person: np.ndarray, positive: np.ndarray, called: np.ndarray) -> pd.DataFrame:
-    """People of scans with their class, and whether it was found."""
-    outcome = np.where(called == positive, np.where(called, "TP", "TN"), np.where(called, "FP", "FN"))
-    return pd.DataFrame({"participant_id": person.astype(str), "target": positive.astype(float), "outcome": outcome})
+def planted(formula: str, term: str, frame: pd.DataFrame, effect: float) -> np.ndarray:
+    """What to add to values so that they go with the tested term, fold held, (people, 1)."""
+    columns = model_within_folds(formula, term, frame, True).design.tested
+    return effect * (columns / columns.std(axis=0)).sum(axis=1, keepdims=True)
 
 
 SCALES = np.array([1.0, 1.5, 2.0, 3.0])
@@ -136,23 +167,25 @@ def unbalanced(rng: Generator, n: int, least: float = 0.15, most: float = 0.85) 
     return fold, group.astype(np.intp)
 
 
-def misses(low: np.ndarray, high: np.ndarray, true: float) -> np.ndarray:
-    """0 where an interval misses the true value, 1 where it does not: so misses count as p <= .05; NaN without one."""
-    inside = ((low <= true) & (true <= high)).astype(float)
-    return np.where(np.isnan(low), np.nan, inside)
+def seen(values: np.ndarray, fold: np.ndarray, level: float = 2.0) -> np.ndarray:
+    """Values (people, columns) in the eyes of four networks that differ in scale and, by `level`, in level."""
+    return values * SCALES[fold][:, None] + level * fold[:, None]
 
 
-def missed(low: float, high: float, true: float) -> np.ndarray:
-    """As `misses`, of one interval."""
-    return misses(np.array([low], float), np.array([high], float), true)
+def scans_of(rng: Generator, of_people: np.ndarray, person: np.ndarray, noise: float = 0.5) -> np.ndarray:
+    """Values of scans: those of their people, and noise of so many standard deviations."""
+    return of_people[person] + noise * rng.normal(size=(len(person), *of_people.shape[1:]))
 
 
-def beside_volumes(
-    person: np.ndarray, fold: Any, volume: np.ndarray, sums: Sequence[np.ndarray], rng: Generator, draws: int = 100
-) -> pd.DataFrame:
-    """The table of hippocampi: their volume in each scan, and sums of relevance in several maps."""
-    frame = pd.DataFrame({"participant_id": person.astype(str), "fold": fold, "hippocampus_mm3": volume})
-    frame = frame.assign(hippocampus_per_tiv=np.nan, hippocampus_source="made up")
-    maps = {f"map {place}": frame.assign(map=f"map {place}", relevance_sum=own) for place, own in enumerate(sums)}
-    settings, seed = fast(bootstrap_samples=draws), int(rng.integers(2**31))
-    return volume_association(pd.concat(maps.values()), list(maps), True, settings, seed)
+def lognormal(z: np.ndarray, sigma: float, standard: bool = True) -> np.ndarray:
+    """Normal values made lognormal, of mean 0 and, where `standard`, of standard deviation 1."""
+    grown = np.exp(sigma**2)
+    return (np.exp(sigma * z) - np.exp(sigma**2 / 2)) / (np.sqrt((grown - 1) * grown) if standard else 1.0)
+
+
+def drawn(rng: Generator, kind: str, size: tuple[int, ...], standard: bool = False) -> np.ndarray:
+    """Values of mean 0: normal, lognormal of the sigma that ends the kind, or mostly zeros."""
+    z = rng.normal(size=size)
+    if kind == "85 % zeros":
+        return np.exp(z) * (rng.random(size) < 0.15) - 0.15 * np.exp(0.5)
+    return z if kind == "normal" else lognormal(z, float(kind.split()[-1]), standard)

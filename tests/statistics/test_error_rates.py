@@ -13,11 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import null_data
-import null_intervals
 import pytest
-import type_one_error
+from null_data import CASES, INTERVALS, LIMITS, PEOPLE, rates
 from scipy.stats import binom, binomtest
-from type_one_error_tables import CASES, INTERVALS, LIMITS, rates
+from type_one_error import OFFERED, scan_rates, shortcut_rates
 
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks" / "statistics.md").read_text(encoding="utf-8")
 ROWS = [re.split(r" \| ", line.strip("| ")) for line in PAGE.splitlines() if line.startswith("| ")]
@@ -34,8 +33,8 @@ FEWER = {
 
 @pytest.fixture(autouse=True)
 def fewer_permutations(monkeypatch) -> None:
-    monkeypatch.setattr(null_intervals, "DRAWS", 500)
-    monkeypatch.setattr(null_intervals, "SIMULATED", 200)
+    monkeypatch.setattr(null_data, "DRAWS", 500)
+    monkeypatch.setattr(null_data, "SIMULATED", 200)
     monkeypatch.setattr(null_data, "FAST", replace(null_data.FAST, permutations=PERMUTATIONS))
 
 
@@ -83,22 +82,17 @@ def test_planted_effect_is_found(name) -> None:
 
 @pytest.mark.slow
 def test_rates_with_repeated_scans_are_as_documented() -> None:
-    found = type_one_error.rates(type_one_error.OFFERED, DATA_SETS)
-    scheme = {name: test.scheme for name, test in type_one_error.OFFERED.items()}
-    for name, own in found.items():
-        (row,) = [row for row in ROWS if row[:2] == [name, scheme[name]] and row[-1] == "yes"]
+    for name, own in scan_rates(OFFERED, DATA_SETS).items():
+        (row,) = [row for row in ROWS if row[:2] == [name, OFFERED[name].scheme] and row[-1] == "yes"]
         stated = [float(cell.rstrip("%")) / 100 for cell in row[2:5]]
         require({f"{name}, column {i}": (rate, DATA_SETS, stated[i]) for i, rate in enumerate(own)})
 
 
 @pytest.mark.slow
 def test_rates_of_the_shortcut_audit_are_as_documented() -> None:
-    found = type_one_error.shortcut_rates(DATA_SETS)
-    rows = {
-        (n, sd, held): f"{n} / {type_one_error.PEOPLE - n} | {sd:g}:1 | {'yes' if held else 'no'}"
-        for n, sd, held in found
-    }
-    require({rows[key]: (own[0], DATA_SETS, documented_share(rows[key])) for key, own in found.items()})
+    found = shortcut_rates(DATA_SETS)
+    rows = {(n, sd, held): f"{n} / {PEOPLE - n} | {sd:g}:1 | {'yes' if held else 'no'}" for n, sd, held in found}
+    require({rows[key]: (*own["studentised"], documented_share(rows[key])) for key, own in found.items()})
 
 
 def documented_share(start: str) -> float:

@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 from made_up import FAST, GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
 from mci_cohort import applied_to, mci_people
-from place_coverage import CELLS, coverage
+from null_patterns import CELLS, coverage
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 from scipy.stats import beta, binom, skew, t, ttest_1samp
@@ -448,10 +448,10 @@ CHANCE = 0.001
 @pytest.mark.parametrize("name", CELLS)
 def test_true_places_are_held_as_often_as_said(name):
     data_sets = 1_000
-    counted = coverage(name, data_sets)
+    found = coverage(name, data_sets)
     low, high = (0.88, 0.94) if name in PLACES_SKEWED else (0.93, 0.97)
     least, most = binom.ppf(CHANCE / 2, data_sets, low), binom.isf(CHANCE / 2, data_sets, high)
-    first, places = sum(counted.of_first), np.asarray(counted.places).sum(axis=0)
+    first, places = found["holds_first"].sum(), np.stack(found["held"].tolist()).sum(axis=0)
     assert first >= least
     assert places.mean() >= low * data_sets
     if name.startswith("all tied"):  # elsewhere a whole number is held more often
