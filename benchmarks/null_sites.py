@@ -53,7 +53,7 @@ def p_of_sites(
     try:
         return site_effect(tested, values, names, formula, frame, null.orders(rng), "fold" in frame)[0].p
     except BadInputError:
-        return np.array([np.nan])
+        return np.full(values.shape[1], np.nan)
 
 
 def in_words(sizes: list[int]) -> str:
