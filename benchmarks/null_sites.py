@@ -193,7 +193,7 @@ def points_at(features: np.ndarray, person: np.ndarray, site: np.ndarray) -> tup
     "sites told from representations",
     "representations (site)",
     "60 people with 1 to 3 scans, three sites of unequal size, most patients at one",
-    1.0,
+    2.0,
 )
 def sites_of_features(rng: Generator, effect: float = 0.0) -> Found:
     """Features tell the class, and sites have different shares of patients and different numbers of scans."""
