@@ -3,9 +3,9 @@
     python benchmarks/gpu.py --output docs/benchmarks/gpu.md            # on a GPU, ten minutes at most
     python benchmarks/gpu.py --device cpu --small --output /tmp/gpu.md  # tries the script itself; two minutes
 
-Parts are those of `TITLES`; the last one, from scans to report, needs ``HEATLAS_TEST_DATA``, the folder of test data.
-Beside the page, a JSON of the same name holds all numbers. The exit code is 1 if maps are further apart than the
-tolerance. Parts that would begin after ``--seconds`` are left out, and the page says so.
+Parts are those of `PARTS`; the last one, from scans to report, needs ``HEATLAS_TEST_DATA``, the folder of test data.
+The exit code is 1 if maps are further apart than the tolerance. Parts that would begin after ``--seconds`` are left
+out, and the page says so.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from __future__ import annotations
 import argparse
 import copy
 import datetime
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the small networks of the tests
+from harness import ROOT, arguments_of, machine, table
+
+sys.path.insert(0, str(ROOT))  # for the small networks of the tests
 
 import torch
-from harness import arguments_of, table
 from lrp_speed import ENGINES, YARDSTICK, brain_volume, seeded_network
 from timed import on_cpu, on_gpu
 from training_rate import CPU, resident, written
@@ -52,21 +51,10 @@ NOT_YET = (
 )
 
 
-def waited(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def seconds_of(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Seconds of the clock, the best of several after a first one."""
-    spent = []
-    for _ in range(repeats + 1):
-        waited(device)
-        begin = time.perf_counter()
-        run()
-        waited(device)
-        spent.append(time.perf_counter() - begin)
-    return min(spent[1:])
+def cost_of(run: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, int]:
+    """Seconds of the best repeat, and bytes beyond what was held."""
+    found = (on_gpu if device.type == "cuda" else on_cpu)(run, repeats)[0]
+    return min(found["time"]), found["peak"]
 
 
 def apart(family: str, method: str, device: torch.device) -> dict[str, Any]:
@@ -86,24 +74,28 @@ def agreement(device: torch.device, options: argparse.Namespace) -> Rows:
 
 
 def training(device: torch.device, options: argparse.Namespace) -> Rows:
-    """Seconds of a step, of the trainer from registered scans and of a resident batch."""
+    """A step of the trainer from registered scans and of a resident batch; memory that was estimated for a worker."""
     size, scans, resolution = (2, 4, 2.0) if options.small else (4, 16, 1.0)
+    config = load_config(overrides={"registration": {"resolution_mm": resolution}})
+    known = {"resolution": resolution, "batch": size, "estimated_bytes": measured_step(config).memory * size * 1.5}
     with tempfile.TemporaryDirectory() as folder:
         cohort = written(Path(folder), scans, resolution)
-        data = load_volumes(
-            cohort.files, cohort.targets, cohort.spec, Path(folder, "kept"), device, os.cpu_count() or 1
-        )
-        arms = {"one resident batch": resident(cohort, data, size), "Heatlas": by_trainer(cohort, data, size)}
-        steps = scans // size
-        held = isinstance(data.volumes, torch.Tensor)
-        known = {"resolution": resolution, "batch": size, "in_memory": held}
-        return [{"arm": name, **known, "seconds": seconds_of(epoch, device, 2) / steps} for name, epoch in arms.items()]
+        kept, threads = Path(folder, "kept"), os.cpu_count() or 1
+        data = load_volumes(cohort.files, cohort.targets, cohort.spec, kept, device, threads)
+        known["in_memory"] = isinstance(data.volumes, torch.Tensor)
+        rows = []
+        for name, arm in {"one resident batch": resident, "Heatlas": by_trainer}.items():
+            epoch = arm(cohort, data, size)
+            epoch()  # not counted
+            seconds, peak = cost_of(epoch, device, 2)
+            rows.append({"arm": name, **known, "peak_bytes": peak, "seconds": seconds * size / scans})
+    return rows
 
 
 def maps(device: torch.device, options: argparse.Namespace) -> Rows:
     """Seconds and memory of five-β LRP and of evidence maps, beside one forward and backward pass."""
     volume = brain_volume((78, 80, 79) if options.small else (193, 229, 193))
-    model = seeded_network(volume, 0).to(device)
+    model = seeded_network(volume).to(device)
     volume = volume.to(device)
     controls = Reference(torch.cat([volume * share for share in (0.9, 0.95, 1.05)]), ("sub-1", "sub-2", "sub-3"))
     runs: dict[str, Callable[[], Any]] = {
@@ -114,32 +106,18 @@ def maps(device: torch.device, options: argparse.Namespace) -> Rows:
         loose = {} if name == "deeplift" else {"tolerance": 1e9}  # weights at random; time is what counts
         record = METHODS[name].record(reference=controls, **loose)
         runs[name] = lambda record=record: attribute(model, volume, 1, record, start="evidence") and None
-    measure = on_gpu if device.type == "cuda" else on_cpu
-    found = {name: measure(run, 1 if options.small else 3)[0] for name, run in runs.items()}
-    first = min(found["forward and backward"]["time"])
+    found = {name: cost_of(run, device, 1 if options.small else 3) for name, run in runs.items()}
+    first = found["forward and backward"][0]
     return [
-        {"map": name, "seconds": min(one["time"]), "ratio": min(one["time"]) / first, "peak_bytes": one["peak"]}
-        for name, one in found.items()
+        {"map": name, "seconds": seconds, "ratio": seconds / first, "peak_bytes": peak}
+        for name, (seconds, peak) in found.items()
     ]
-
-
-def memory(device: torch.device, options: argparse.Namespace) -> Rows:
-    """Most memory of the steps above, and what the estimate says of a worker, less what a process has anyway."""
-    resolution, batch = (2.0, 2) if options.small else (1.0, 4)
-    config = load_config(overrides={"registration": {"resolution_mm": resolution}, "training": {"batch_size": batch}})
-    estimate = measured_step(config).memory * batch * 1.5
-    if device.type != "cuda":
-        return [{"estimated_bytes": estimate, "measured_bytes": None}]
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    training(device, options)
-    return [{"estimated_bytes": estimate, "measured_bytes": torch.cuda.max_memory_allocated()}]
 
 
 def chain(device: torch.device, options: argparse.Namespace) -> Rows:
     """Seconds from scans to report; none without the data."""
-    data = Path(os.environ.get("HEATLAS_TEST_DATA", "")) / "oasis1" / "older"
-    if "HEATLAS_TEST_DATA" not in os.environ or not data.is_dir() or options.small:
+    data = Path(os.environ.get("HEATLAS_TEST_DATA", ""), "oasis1", "older")
+    if options.small or not data.is_dir():
         return []
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder, "device.toml")
@@ -147,42 +125,37 @@ def chain(device: torch.device, options: argparse.Namespace) -> Rows:
         command = [sys.executable, "-m", "heatlas", "run", str(data), str(Path(folder, "run"))]
         command += ["--preset", "patients", "--config", str(settings), "--n-procs", str(min(8, os.cpu_count() or 1))]
         begin = time.perf_counter()
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=options.seconds)
-        except subprocess.TimeoutExpired:
-            return [{"exit_code": None, "seconds": options.seconds, "last_line": "stopped: out of time"}]
+        done = subprocess.run(
+            ["timeout", str(options.seconds), *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         last = (done.stderr.strip().splitlines() or [""])[-1]
         return [{"exit_code": done.returncode, "seconds": time.perf_counter() - begin, "last_line": last}]
 
 
-PARTS: dict[str, Callable[[torch.device, argparse.Namespace], Rows]]
-PARTS = {"agreement": agreement, "training": training, "maps": maps, "memory": memory, "chain": chain}
-TITLES = {
-    "agreement": f"Maps of both devices (tolerance {TOLERANCE:g} of the largest value)",
-    "training": "A training step",
-    "maps": "Maps against one forward and backward pass",
-    "memory": "Memory of training",
-    "chain": "133 patients of OASIS-1 from scans to report, 4 mm, at most 20 epochs",
+PARTS: dict[str, Callable[[torch.device, argparse.Namespace], Rows]] = {
+    f"Maps of both devices (tolerance {TOLERANCE:g} of the largest value)": agreement,
+    "A training step": training,
+    "Maps against one forward and backward pass": maps,
+    "133 patients of OASIS-1 from scans to report, 4 mm, at most 20 epochs": chain,
 }
+"""By the heading of the page."""
 
 
 def cell_of(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else "n/a" if value is None else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def page(found: dict[str, Any]) -> str:
-    is_gpu = found["device"] == "cuda"
-    made = f"Made by `{found['command']}` on {found['date']}: {found['machine']}, PyTorch {found['torch']}."
-    lines = ["# On a GPU", "", "" if is_gpu else NOT_YET, "", made, ""]
-    for name, title in TITLES.items():
-        rows = found["parts"].get(name)
-        lines += [f"## {title}", ""]
-        if not rows:
-            lines += ["Not run: out of time." if rows is None else "Not run: no test data, or a reduced size.", ""]
-            continue
-        columns = list(rows[0])
-        lines += [*table(columns, ([cell_of(row[column]) for column in columns] for row in rows)), ""]
-    return "\n".join(lines)
+def page(parts: Mapping[str, Rows | None], gpu: str) -> str:
+    """`gpu`: its name; empty where there was none."""
+    made = f"Made by `{' '.join(['python', *sys.argv])}` on {datetime.date.today()}: {gpu or 'no GPU'}; {machine()}."
+    lines = ["# On a GPU", "", *([] if gpu else [NOT_YET, ""]), made]
+    for title, rows in parts.items():
+        lines += ["", f"## {title}", ""]
+        if rows:
+            lines += table(list(rows[0]), (map(cell_of, row.values()) for row in rows))
+        else:
+            lines.append("Not run: out of time." if rows is None else "Not run: no test data, or a reduced size.")
+    return "\n".join([*lines, ""])
 
 
 def main() -> int:
@@ -192,29 +165,19 @@ def main() -> int:
         device={"default": "cuda", "choices": ("cpu", "cuda")},
         small=(False, "reduced sizes and a few methods, to try the script"),
         seconds=(540.0, "no part begins later (default 540)"),
-        output={"required": True, "help": "Markdown page; the JSON is put beside it"},
+        output={"required": True, "help": "Markdown page"},
     )
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("No usable GPU here. Try the script with --device cpu --small.")
     device, begin = torch.device(options.device), time.monotonic()
-    found: dict[str, Any] = {
-        "device": device.type,
-        "date": str(datetime.date.today()),
-        "torch": torch.__version__,
-        "command": " ".join(["python", *sys.argv]),
-        "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()}, no GPU",
-        "parts": {},
-    }
-    for name, part in PARTS.items():
-        if time.monotonic() - begin > options.seconds:
-            print(f"{name}: left out, out of time", file=sys.stderr)
-            continue
-        found["parts"][name] = part(device, options)
-        print(f"{name}: done after {time.monotonic() - begin:.0f} s", file=sys.stderr)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(page(found), encoding="utf-8")
-    options.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    far = [row for row in found["parts"].get("agreement", []) if not row["difference"] <= TOLERANCE]
+    parts: dict[str, Rows | None] = {}
+    for title, part in PARTS.items():
+        parts[title] = part(device, options) if time.monotonic() - begin <= options.seconds else None
+        print(f"{title}: done after {time.monotonic() - begin:.0f} s", file=sys.stderr)
+    gpu = torch.cuda.get_device_name() if device.type == "cuda" else ""
+    options.output.write_text(page(parts, gpu), encoding="utf-8")
+    rows = [row for found in parts.values() for row in found or [] if "difference" in row]
+    far = [row for row in rows if not row["difference"] <= TOLERANCE]
     for row in far:
         print(f"{row['family']}, {row['method']}: {row['difference']:.1e} apart", file=sys.stderr)
     return 1 if far else 0

@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import gc
 import os
-import platform
+import re
 import resource
 import subprocess
 import sys
@@ -23,98 +23,63 @@ SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of Linux: orphans become children of this process."""
 
 
-def in_turns(
-    arms: Mapping[str, Callable[[], object]], turns: int, clock: Callable[[], float] = time.process_time
-) -> dict[str, list[float]]:
-    """Seconds of each arm by turn; whatever else a machine does meets all arms alike."""
+def in_turns(arms: Mapping[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
+    """Seconds of the process of each arm by turn; whatever else a machine does meets all arms alike."""
     spent: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(turns):
         for name, call in arms.items():
-            begin = clock()
+            begin = time.process_time()
             call()
-            spent[name].append(clock() - begin)
+            spent[name].append(time.process_time() - begin)
     return spent
 
 
-def on_cpu(run: Callable[[], Any], repeats: int) -> tuple[dict, Any]:
+def on_cpu(run: Callable[[], Any], repeats: int) -> tuple[dict[str, Any], Any]:
     """Seconds of the process (all threads) and of the clock by repeat, the peak of memory, and the answer.
 
     The peak is the kernel's high-water mark of resident memory over all repeats, less what was held before: nothing is
-    sampled, so no peak falls between two samples.
+    sampled, so no peak falls between two samples. Linux alone has it.
     """
     cpu, wall, answer = [], [], None
     gc.collect()
-    how = forget_peak()
-    held = resident()
+    Path("/proc/self/clear_refs").write_text("5")  # the mark is what is held now, so that loading does not count
+    held = _resident("VmRSS")
     for _ in range(repeats):
         answer = None
         started = time.process_time(), time.perf_counter()
         answer = run()
         cpu.append(time.process_time() - started[0])
         wall.append(time.perf_counter() - started[1])
-    return {"time": cpu, "wall": wall, "peak": peak_resident() - held, "memory": how}, answer
+    return {"time": cpu, "wall": wall, "peak": _resident("VmHWM") - held}, answer
 
 
-def on_gpu(run: Callable[[], Any], repeats: int) -> tuple[dict, Any]:
+def on_gpu(run: Callable[[], Any], repeats: int) -> tuple[dict[str, Any], Any]:
     """As `on_cpu`, by events around each repeat and the allocator's own peak."""
     import torch
 
-    answer = run()  # not counted: algorithms are chosen for this size
-    answer = None
+    run()  # not counted: algorithms are chosen for this size
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
-    device, wall = [], []
+    held, device, answer = torch.cuda.memory_allocated(), [], None
     for _ in range(repeats):
         answer = None
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        started = time.perf_counter()
         first.record()
         answer = run()
         last.record()
         torch.cuda.synchronize()
-        wall.append(time.perf_counter() - started)
         device.append(first.elapsed_time(last) / 1000)
-    peak = torch.cuda.max_memory_allocated() - held
-    name = torch.cuda.get_device_name()
-    return {"time": device, "wall": wall, "peak": peak, "memory": "allocator peak", "gpu": name}, answer
+    return {"time": device, "peak": torch.cuda.max_memory_allocated() - held}, answer
 
 
-def status(key: str) -> int | None:
-    """A figure of this process in bytes, from /proc (Linux)."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(key + ":"):
-                return int(line.split()[1]) * 1024
-    return None
-
-
-def forget_peak() -> str:
-    """Set the high-water mark to what is held now, so that loading does not count; says how memory is measured."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return "ru_maxrss of the process (loading included)"
-    return "VmHWM, reset after loading"
-
-
-def resident() -> int:
-    return status("VmRSS") or peak_resident()
-
-
-def peak_resident() -> int:
-    """Highest number of bytes resident since `forget_peak`, or since the start where that is not possible."""
-    unit = 1 if platform.system() == "Darwin" else 1024
-    return status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def _resident(key: str) -> int:
+    """Bytes of this process, from /proc."""
+    return 1024 * int(re.findall(rf"{key}:\s*(\d+)", Path("/proc/self/status").read_text())[0])
 
 
 def added_peak(call: Callable[[], object]) -> int:
     """Bytes of the highest resident memory during a call beyond what was held before."""
-    gc.collect()
-    forget_peak()
-    held = resident()
-    call()
-    return peak_resident() - held
+    return on_cpu(call, 1)[0]["peak"]
 
 
 def timed(words: Sequence[str], folder: Path) -> tuple[int, float]:

@@ -112,12 +112,11 @@ def monai(cohort: Cohort, size: int, loader: type[DataLoader]) -> Callable[[], N
     return epoch
 
 
-@kept_memory()
-def measured(scans: int, size: int, resolution: float, repeats: int) -> list[tuple[str, float, float]]:
-    """Name, seconds of the first epoch and of the best of the later ones, for each arm."""
+def main() -> None:
+    given = arguments_of(__doc__, "--repeats --output", scans=8, batch=4, resolution=2.0)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        cohort = written(Path(folder), scans, resolution)
+    with kept_memory(), tempfile.TemporaryDirectory() as folder:
+        cohort, size = written(Path(folder), given.scans, given.resolution), given.batch
         data = load_volumes(cohort.files, cohort.targets, cohort.spec, Path(folder, "kept"), CPU, 1)
         arms = {
             "one resident batch": resident(cohort, data, size),
@@ -125,21 +124,16 @@ def measured(scans: int, size: int, resolution: float, repeats: int) -> list[tup
             "MONAI CacheDataset + DataLoader": monai(cohort, size, DataLoader),
             "MONAI CacheDataset + ThreadDataLoader": monai(cohort, size, ThreadDataLoader),
         }
-        seconds = in_turns(arms, repeats + 1)
-    return [(name, spent[0], min(spent[1:])) for name, spent in seconds.items()]
-
-
-def main() -> None:
-    given = arguments_of(__doc__, "--repeats --output", scans=8, batch=4, resolution=2.0)
-    found = measured(given.scans, given.batch, given.resolution, given.repeats)
-    steps, bound = given.scans // given.batch, found[0][2]
+        seconds = in_turns(arms, given.repeats + 1)
+    found = {name: np.array([first, min(later)]) * size / given.scans for name, (first, *later) in seconds.items()}
+    bound = found["one resident batch"][1]
     columns = [
         "epoch of the founding CNN",
         "first, s per step",
         "best later, s per step",
         "rate, % of a resident batch",
     ]
-    rows = [[name, f"{a / steps:.2f}", f"{b / steps:.2f}", f"**{100 * bound / b:.0f}**"] for name, a, b in found]
+    rows = [[name, f"{a:.2f}", f"{b:.2f}", f"**{100 * bound / b:.0f}**"] for name, (a, b) in found.items()]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"Peak memory of the process, with the caches of both peers: {peak:.1f} GiB.")
     show_page("\n".join(table(columns, rows, "---:")), given.output, "Training from registered scans")
