@@ -21,6 +21,11 @@ SHAPE = (32, 64, 32)
 Build = Callable[[], nn.Module]
 
 
+def normed(inputs: int, outputs: int, *sizes: Any, **options: Any) -> nn.Sequential:
+    """A convolution with batch normalisation."""
+    return nn.Sequential(nn.Conv3d(inputs, outputs, *sizes, **options), nn.BatchNorm3d(outputs))
+
+
 class Pooled(nn.Module):
     """An encoder, global average pooling and one linear layer; `item`: which of several features."""
 
@@ -38,13 +43,10 @@ class Sfcn(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            *[
-                nn.Sequential(nn.Conv3d(a, b, 3, padding=1), nn.BatchNorm3d(b), nn.MaxPool3d(2), nn.ReLU(inplace=True))
-                for a, b in pairwise((1, 8, 16, 32, 32))
-            ]
-        )
-        self.last = nn.Conv3d(32, 40, 1)
+        layers: list[nn.Module] = []
+        for a, b in pairwise((1, 8, 16, 32, 32)):
+            layers += [normed(a, b, 3, padding=1), nn.MaxPool3d(2), nn.ReLU(inplace=True)]
+        self.features, self.last = nn.Sequential(*layers), nn.Conv3d(32, 40, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.log_softmax(self.last(F.avg_pool3d(self.features(x), (2, 4, 2))), dim=1)
@@ -80,11 +82,8 @@ class Video(nn.Module):
 
     def __init__(self, kinds: Sequence[str]) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv3d(1, 8, (3, 7, 7), (1, 2, 2), (1, 3, 3)), nn.BatchNorm3d(8))
-        sides = (8, 8, 16, 32, 32)
-        self.blocks = nn.ModuleList(
-            _VideoBlock(a, b, kind) for (a, b), kind in zip(pairwise(sides), kinds, strict=True)
-        )
+        self.stem, sides = normed(1, 8, (3, 7, 7), (1, 2, 2), (1, 3, 3)), pairwise((8, 8, 16, 32, 32))
+        self.blocks = nn.ModuleList(_VideoBlock(a, b, kind) for (a, b), kind in zip(sides, kinds, strict=True))
         self.fc = nn.Linear(32, 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,19 +97,16 @@ class _VideoBlock(nn.Module):
     def __init__(self, a: int, b: int, kind: str) -> None:
         super().__init__()
         s = 1 if a == b else 2
-        whole, middle = 3 * 9 * a * b // (9 * a + 3 * b), (0, 1, 1)
-        first: list[nn.Module] = {
-            "3d": [nn.Conv3d(a, b, 3, s, 1)],
-            "2d": [nn.Conv3d(a, b, (1, 3, 3), (1, s, s), middle)],
-            "2+1d": [
-                *(nn.Conv3d(a, whole, (1, 3, 3), (1, s, s), middle), nn.BatchNorm3d(whole), nn.ReLU(inplace=True)),
-                nn.Conv3d(whole, b, (3, 1, 1), (s, 1, 1), (1, 0, 0)),
-            ],
+        whole, plane = 3 * 9 * a * b // (9 * a + 3 * b), ((1, 3, 3), (1, s, s), (0, 1, 1))
+        self.first = {
+            "3d": normed(a, b, 3, s, 1),
+            "2d": normed(a, b, *plane),
+            "2+1d": nn.Sequential(
+                normed(a, whole, *plane), nn.ReLU(inplace=True), normed(whole, b, (3, 1, 1), (s, 1, 1), (1, 0, 0))
+            ),
         }[kind]
-        self.first = nn.Sequential(*first, nn.BatchNorm3d(b))
-        self.second = nn.Sequential(nn.Conv3d(b, b, 3, padding=1), nn.BatchNorm3d(b))
-        steps = (1, s, s) if kind == "2d" else s
-        self.down = None if s == 1 else nn.Sequential(nn.Conv3d(a, b, 1, steps), nn.BatchNorm3d(b))
+        self.second = normed(b, b, 3, padding=1)
+        self.down = None if s == 1 else normed(a, b, 1, (1, s, s) if kind == "2d" else s)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.second(F.relu_(self.first(x)))
@@ -123,19 +119,17 @@ class MedicalNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv3d(1, 8, 7, 2, 3, bias=False), nn.BatchNorm3d(8)
-        self.layers = nn.ModuleList()
+        self.first, self.layers = normed(1, 8, 7, 2, 3, bias=False), nn.ModuleList()
         for a, b, stride, dilation in ((8, 8, 1, 1), (8, 16, 2, 1), (16, 32, 1, 2), (32, 32, 1, 4)):
-            self.layers.append(nn.Conv3d(a, b, 3, stride, dilation, dilation, bias=False))
-            self.layers.append(nn.BatchNorm3d(b))
+            self.layers.append(normed(a, b, 3, stride, dilation, dilation, bias=False))
         self.fc = nn.Linear(32, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool3d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
-        for conv, norm in zip(self.layers[::2], self.layers[1::2], strict=True):
-            out, short = norm(conv(x)), x
+        x = F.max_pool3d(F.relu(self.first(x)), 3, 2, 1)
+        for layer in self.layers:
+            out, short = layer(x), x
             if out.shape != x.shape:
-                short = F.avg_pool3d(x, kernel_size=1, stride=conv.stride)
+                short = F.avg_pool3d(x, kernel_size=1, stride=layer[0].stride)
                 zeros = torch.zeros(short.size(0), out.size(1) - short.size(1), *short.shape[2:]).to(x)
                 short = torch.cat([short.data, zeros], dim=1)
             x = F.relu(out + short)
@@ -148,28 +142,21 @@ class ConvNeXt(nn.Module):
     def __init__(self, second: bool = False) -> None:
         super().__init__()
         self.stem, self.second = nn.Conv3d(1, 16, 4, 4), second
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    "depthwise": nn.Conv3d(16, 16, 7, padding=3, groups=16),
-                    "norm": nn.LayerNorm(16, eps=1e-6),
-                    "up": nn.Linear(16, 64),
-                    "down": nn.Linear(64, 16),
-                }
-            )
-            for _ in range(2)
-        )
+        self.blocks = nn.ModuleList()
+        for _ in range(2):
+            spatial = nn.Conv3d(16, 16, 7, padding=3, groups=16), nn.LayerNorm(16, eps=1e-6)
+            self.blocks.append(nn.ModuleList([*spatial, nn.Linear(16, 64), nn.Linear(64, 16)]))
         self.scale = nn.Parameter(0.5 * torch.ones(16))
         self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        for block in self.blocks:
-            out = F.gelu(block["up"](block["norm"](block["depthwise"](x).permute(0, 2, 3, 4, 1))))
+        for depthwise, norm, up, down in self.blocks:
+            out = F.gelu(up(norm(depthwise(x).permute(0, 2, 3, 4, 1))))
             if self.second:
                 spread = torch.norm(out, p=2, dim=(1, 2, 3), keepdim=True)
                 out = out * (spread / (spread.mean(dim=-1, keepdim=True) + 1e-6)) + out
-            x = x + (self.scale * block["down"](out)).permute(0, 4, 1, 2, 3)
+            x = x + (self.scale * down(out)).permute(0, 4, 1, 2, 3)
         return self.head(self.norm(x.mean([-3, -2, -1])))
 
 
@@ -225,29 +212,19 @@ class MobileNetV3(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.norm = nn.Conv3d(1, 8, 3, 2, 1, bias=False), nn.BatchNorm3d(8)
-        self.blocks = nn.ModuleList(
-            nn.ModuleList(
-                [
-                    *(
-                        nn.Conv3d(8, 24, 1),
-                        nn.BatchNorm3d(24),
-                        nn.Conv3d(24, 24, 5, 1, 2, groups=24),
-                        nn.BatchNorm3d(24),
-                    ),
-                    *(nn.Conv3d(24, 8, 1), nn.Conv3d(8, 24, 1), nn.Conv3d(24, 8, 1), nn.BatchNorm3d(8)),
-                ]
-            )
-            for _ in range(2)
-        )
+        self.stem, self.blocks = normed(1, 8, 3, 2, 1, bias=False), nn.ModuleList()
+        for _ in range(2):
+            wide = normed(8, 24, 1), normed(24, 24, 5, 1, 2, groups=24)
+            gate = nn.Conv3d(24, 8, 1), nn.Conv3d(8, 24, 1)
+            self.blocks.append(nn.ModuleList([*wide, *gate, normed(24, 8, 1)]))
         self.fc = nn.Linear(8, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.hardswish(self.norm(self.stem(x)), inplace=True)
-        for up, norm, depthwise, norm2, squeeze, excite, down, norm3 in self.blocks:
-            out = F.hardswish(norm2(depthwise(F.hardswish(norm(up(x))))))
+        x = F.hardswish(self.stem(x), inplace=True)
+        for up, depthwise, squeeze, excite, down in self.blocks:
+            out = F.hardswish(depthwise(F.hardswish(up(x))))
             out = out * F.hardsigmoid(excite(F.relu(squeeze(out.mean((2, 3, 4), keepdim=True)))))
-            x = x + norm3(down(out))
+            x = x + down(out)
         return self.fc(torch.flatten(F.adaptive_avg_pool3d(x, 1), 1))
 
 

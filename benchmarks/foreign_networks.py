@@ -21,7 +21,7 @@ from timed import in_turns
 from torch import Tensor
 
 from heatlas.pipeline.attribution.entry import RunContext
-from heatlas.pipeline.attribution.method_settings import read_settings
+from heatlas.pipeline.attribution.method_settings import typed_settings
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.reference.references import Reference
 from heatlas.pipeline.attribution.registry import find_method
@@ -29,7 +29,8 @@ from heatlas.pipeline.explaining.any_network import explain, prepare
 from heatlas.pipeline.explaining.explained_image import Explained
 from heatlas.pipeline.run.errors import HeatlasError
 
-METHODS = {"expected-gradients": {"alphas": 2}, "deeplift": {}, "lrp": {}}
+TIMED = {"lrp": {}, "deeplift": {}, "expected-gradients": {"alphas": 2}, "expected-gradients, 16 points": {"alphas": 8}}
+METHODS = {name: TIMED[name] for name in ("expected-gradients", "deeplift", "lrp")}
 METHODS |= {"guided-backpropagation": {}, "input-x-gradient": {}, "grad-cam": {}}
 
 
@@ -62,8 +63,6 @@ def row(name: str, precision: torch.dtype = torch.float32) -> str:
 
 FINE = (97, 115, 97)
 """The template at 2 mm."""
-TIMED = {"lrp": {}, "deeplift": {}, "expected-gradients": {"alphas": 2}}
-TIMED["expected-gradients, 16 points"] = {"alphas": 8}
 FIRST = """
 import time
 start = time.process_time()
@@ -95,8 +94,7 @@ def speed() -> None:
     for name, settings in TIMED.items():
         entry = find_method(name.split(",")[0], "method")
         context = RunContext(None, None, Reference(torch.cat(controls), ("a", "b")))  # type: ignore[arg-type]
-        texts = [f"{key}={value}" for key, value in settings.items()]
-        method = entry.build(read_settings(entry.name, entry.record, texts), context)
+        method = entry.build(typed_settings(entry.name, entry.record, settings, ""), context)
         start = "evidence" if entry.usual_start == "evidence" else "logit"
         given = {"target": 1, "reference": controls, "settings": settings}
         arms = {"alone": partial(attribute, model, volume, 1, method, 0, start)}

@@ -15,14 +15,13 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from harness import arguments_of, line, listed, table
 from scipy.stats import spearmanr
-from sklearn.metrics import roc_auc_score
 
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc
 from heatlas.workflows.command_line import main as heatlas
 
 WANTED = ("Hippocampus", "Amygdala", "Entorhinal area")
@@ -67,12 +66,9 @@ def people_of(run: Path) -> pd.DataFrame:
 
 def area(rows: pd.DataFrame) -> float:
     """Area under the curve within folds, weighted by pairs."""
-    won = pairs = 0.0
-    for _, own in rows.groupby("fold"):
-        weight = float((own["target"] == 1).sum() * (own["target"] == 0).sum())
-        if weight:
-            won, pairs = won + weight * roc_auc_score(own["target"], own["probability"]), pairs + weight
-    return won / pairs if pairs else float("nan")
+    fold, positive = rows["fold"].to_numpy(), rows["target"].to_numpy() == 1
+    people = HeldOutPeople(rows.index.to_numpy(str), fold, positive)
+    return float(auc(rows["probability"].to_numpy(), people, np.ones((1, len(rows))))[0])
 
 
 def accuracy_table(runs: Sequence[Path]) -> list[str]:
@@ -99,14 +95,9 @@ def baseline_table(runs: Sequence[Path]) -> list[str]:
     for run in runs:
         rows = pd.read_csv(run / "group" / "statistics" / "baselines.tsv", sep="\t")
         for one in rows[rows["metric"] == "auc_within_folds"].itertuples():
-            change = less_baseline(one)
+            change = f"{one.difference:+.2f} ({one.difference_low:+.2f} to {one.difference_high:+.2f})"
             lines.append(line(run.name, one.baseline, f"{one.estimate:.2f}", change, f"{one.p:.3f}", one.verdict))
     return lines
-
-
-def less_baseline(row: Any) -> str:
-    """What networks have more than a row of baselines.tsv, with its interval."""
-    return f"{row.difference:+.2f} ({row.difference_low:+.2f} to {row.difference_high:+.2f})"
 
 
 def places(run: Path, name: str) -> pd.DataFrame:

@@ -65,7 +65,6 @@ class Recipe:
     registration: str = "each"
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
-    ensemble: int = 1
     on_ridge: bool = False
     """Whether networks learn what is added to the logit of ridge on regions."""
     everyone: bool = False
@@ -113,6 +112,11 @@ class Study:
     @cached_property
     def positive(self) -> NDArray[np.bool_]:
         return np.array([scan.label == "AD" for scan in self.scans])
+
+    def learners(self, own: Places, count: int) -> tuple[Places, NDArray[np.bool_]]:
+        """Own people and, of the `count` whose images are given, all younger ones; and who of the `count` is ill."""
+        older = len(self.positive)
+        return np.concatenate([own, np.arange(older, count)]), np.pad(self.positive, (0, count - older))
 
     def halves(self, number: int) -> tuple[Places, Places]:
         """Places of the first and the second half, each of all CDR classes; the odd one goes to the first."""
@@ -165,13 +169,9 @@ class Study:
     @cached_property
     def columns(self) -> Floats:
         """Means and spreads of regions in the preset's images, (people, 2 regions), as the baseline sees them."""
-        return self._columns_of(self.volumes(PRESET))
+        return self.columns_of(self.volumes(PRESET))
 
-    @cached_property
-    def everyones_columns(self) -> Floats:
-        return self._columns_of(self.everyone)
-
-    def _columns_of(self, volumes: torch.Tensor) -> Floats:
+    def columns_of(self, volumes: torch.Tensor) -> Floats:
         labels = self.atlas.labels_in(configured_input(PRESET.config).box)
         images = [by_region(standardised(volume[0].float().numpy()), labels) for volume in volumes]
         return np.stack([np.concatenate(pair) for pair in images])
@@ -217,11 +217,10 @@ class Study:
         return np.array([[number in own for own in groups] for number in numbers], float)
 
 
-CONTROLS = {1: 8, 4: 2}
-"""Of each network, by the number of networks a fold."""
+CONTROLS = 8
+"""Of each network."""
 PERMUTATIONS = 10_000
 REGIONS = ("Hippocampus", "Amygdala")
-FOURS = dataclasses.replace(PRESET, ensemble=4)
 ON_RIDGE = dataclasses.replace(PRESET, on_ridge=True)
 
 
@@ -251,7 +250,7 @@ class Half:
 
     def labelled(self, volumes: torch.Tensor, people: Places, start: Floats | None) -> LabelledVolumes:
         """Images and classes; with a start, a plane of it follows the last plane of each image (`OnTop`)."""
-        ill = np.pad(self.study.positive, (0, len(volumes) - len(self.study.positive)))
+        ill = self.study.learners(people, len(volumes))[1]
         targets = torch.from_numpy(ill[people].astype(np.int64))
         volumes = volumes[torch.from_numpy(people)].to(STORED)
         if start is not None:
@@ -259,16 +258,16 @@ class Half:
             volumes = torch.cat([volumes, plane], -1)
         return LabelledVolumes(volumes, targets)
 
-    def network(self, recipe: Recipe, fold: int, member: int) -> StagedModel:
+    def network(self, recipe: Recipe, fold: int) -> StagedModel:
         """A network of a fold, trained if it is not kept."""
-        kept, config = self.folder / f"{recipe.name}_fold-{fold}_{member}.safetensors", recipe.config
-        seed = derived_seed(SEED, "outside", self.number, fold, member)
+        kept, config = self.folder / f"{recipe.name}_fold-{fold}.safetensors", recipe.config
+        seed = derived_seed(SEED, "outside", self.number, fold, 0)
         torch.manual_seed(seed)
         model = build_network(config.model, configured_input(config).shape, 2)
         if not kept.is_file():
             starts = self.starts(fold) if recipe.on_ridge else (None, None)
             volumes, (train, select, _) = self.volumes(recipe, fold), self.fold(fold)
-            learners = np.concatenate([train, np.arange(len(self.study.positive), len(volumes))])
+            learners = self.study.learners(train, len(volumes))[0]
             training, selecting = map(self.labelled, [volumes] * 2, (learners, select), starts)
             task, loss = task_of(config.cohort), family_of(config.model).loss
             objective = objective_of(task, config.training, training.targets, loss)
@@ -282,22 +281,19 @@ class Half:
         model.load_state_dict(load_file(kept))
         return model.eval()
 
-    def networks(self, recipe: Recipe, fold: int) -> list[StagedModel]:
-        return [self.network(recipe, fold, member) for member in range(recipe.ensemble)]
-
     def cross_validated(self, recipe: Recipe) -> pd.DataFrame:
-        """Mean logit of each person of the first half by the networks of the fold that tests him or her."""
+        """Logit of each person of the first half by the network of the fold that tests him or her."""
         rows = []
         for fold in range(FOLDS):
             people = self.fold(fold)[2]
-            logits = answers(self.networks(recipe, fold), self.study.volumes(recipe)[torch.from_numpy(people)])
+            logits = answers(self.network(recipe, fold), self.study.volumes(recipe)[torch.from_numpy(people)])
             own = pd.DataFrame({"person": people, "fold": fold, "target": self.study.positive[people]})
             rows.append(own.assign(probability=logits))
         return pd.concat(rows, ignore_index=True)
 
     @cached_property
     def chosen(self) -> Recipe:
-        """The recipe that the first half chooses, by the rule above, with one network a fold."""
+        """The recipe that the first half chooses, by the rule above."""
         best = Recipe()
         for name, (_, other) in CHOICES.items():
             best = self.better(best, dataclasses.replace(best, **{name: other}))
@@ -313,33 +309,30 @@ class Half:
         """Mean logit of each person of the second half, over all networks and images moved by voxels."""
         logits = []
         for fold in range(FOLDS):
-            volumes, networks = self.volumes(recipe, fold)[torch.from_numpy(self.parts[1])], self.networks(recipe, fold)
-            logits += [answers(networks, torch.roll(volumes, (by,) * 3, (2, 3, 4))) for by in moved]
+            volumes, network = self.volumes(recipe, fold)[torch.from_numpy(self.parts[1])], self.network(recipe, fold)
+            logits += [answers(network, torch.roll(volumes, (by,) * 3, (2, 3, 4))) for by in moved]
         return np.mean(logits, axis=0)
 
     def evidence(self, recipe: Recipe) -> Floats:
         """Sums of the evidence of the mean logit over bilateral regions, (people of the second half, groups)."""
-        kept = self.folder / f"evidence_{recipe.name}_{recipe.ensemble}.npy"
+        kept = self.folder / f"evidence_{recipe.name}.npy"
         if kept.is_file():
             return np.load(kept)
         spec, volumes = configured_input(recipe.config), self.study.volumes(recipe)
         labels = device_labels(self.study.atlas.labels, spec.box, torch.device("cpu"))
-        count = CONTROLS[recipe.ensemble]
         sums = np.zeros((len(self.parts[1]), len(labels.numbers)))
         for fold in range(FOLDS):
-            train = self.fold(fold)[0]
+            train, network = self.fold(fold)[0], self.network(recipe, fold)
             controls = train[~self.study.positive[train]]
-            controls = controls[generator(SEED, "controls", self.number, fold).permutation(len(controls))]
-            for member, network in enumerate(self.networks(recipe, fold)):
-                own = controls[np.arange(member * count, (member + 1) * count) % len(controls)]
-                images = volumes[torch.from_numpy(own)].float()
-                with torch.inference_mode():
-                    logits = network(images)
-                reference = Reference(images.clone(), tuple(map(str, own)), logits.clone())
-                method = ExpectedGradients(reference, seed=member, batch=count, tolerance=float("inf"))
-                for place, person in enumerate(self.parts[1]):
-                    values = attribute(network, volumes[person][None].float(), 1, method, start="evidence").values
-                    sums[place] += device_region_sums(values[0], labels).numpy()[0] / (FOLDS * recipe.ensemble)
+            controls = generator(SEED, "controls", self.number, fold).permutation(controls)[:CONTROLS]
+            images = volumes[torch.from_numpy(controls)].float()
+            with torch.inference_mode():
+                logits = network(images)
+            reference = Reference(images.clone(), tuple(map(str, controls)), logits.clone())
+            method = ExpectedGradients(reference, batch=CONTROLS, tolerance=float("inf"))
+            for place, person in enumerate(self.parts[1]):
+                values = attribute(network, volumes[person][None].float(), 1, method, start="evidence").values
+                sums[place] += device_region_sums(values[0], labels).numpy()[0] / FOLDS
         found = sums @ self.study.groups_of(labels.numbers)
         np.save(kept, found)
         return found
@@ -356,11 +349,10 @@ class Half:
     def ridge_of_everyone(self) -> Floats:
         """Logits of the second half by ridge on regions of the first half and the younger, age taken out."""
         first, second = self.parts
-        columns = self.study.without_age(self.study.everyones_columns, first).astype(np.float64)
-        learners = np.concatenate([first, np.arange(len(self.study.positive), len(columns))])
-        ill = np.pad(self.study.positive, (0, len(columns) - len(self.study.positive)))[learners]
+        columns = self.study.without_age(self.study.columns_of(self.study.everyone), first).astype(np.float64)
+        learners, ill = self.study.learners(first, len(columns))
         seed = derived_seed(SEED, "ridge", self.number)
-        return ridge_parts(columns[learners], ill, list(map(str, learners)), columns[second], seed)[0]
+        return ridge_parts(columns[learners], ill[learners], list(map(str, learners)), columns[second], seed)[0]
 
     def starts(self, fold: int) -> tuple[Floats, Floats]:
         """Logits by ridge of the people who train, each by a ridge of others, and of those who select the epoch."""
@@ -392,8 +384,7 @@ class Half:
 
     def says(self, recipe: Recipe) -> tuple[Floats, Floats, dict[str, object]]:
         """Logits of the second half by a recipe, its evidence by region, and what it is."""
-        facts = {name: getattr(recipe, name) for name in (*CHOICES, "ensemble")}
-        facts["inner area"] = area(self.cross_validated(recipe))
+        facts = {name: getattr(recipe, name) for name in CHOICES} | {"inner area": area(self.cross_validated(recipe))}
         return self.applied(recipe), self.evidence(recipe), facts
 
     def together(self) -> tuple[Floats, Floats, dict[str, object]]:
@@ -444,8 +435,8 @@ class OnTop(nn.Module):
         return self.network(x[..., :-1].contiguous()) + torch.cat([-start, start], 1)
 
 
-def answers(networks: Sequence[StagedModel], volumes: torch.Tensor) -> Floats:
-    """Mean over networks of the logit of the disease, (people,)."""
+def answers(network: StagedModel, volumes: torch.Tensor) -> Floats:
+    """Logit of the disease, (people,)."""
     with torch.inference_mode():
-        logits = [torch.cat([network(part.float()) for part in torch.split(volumes, 8)]) for network in networks]
-    return torch.stack(logits).double().mean(0).diff(dim=1)[:, 0].numpy()
+        logits = torch.cat([network(part.float()) for part in torch.split(volumes, 8)])
+    return logits.double().diff(dim=1)[:, 0].numpy()
