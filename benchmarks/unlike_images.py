@@ -5,7 +5,7 @@
 OUT gets images and answers; a kind with an answer is not repeated, ``--only`` names kinds, and ``--draw 2`` makes them
 of other people. An image is said to be unlike if it is refused in one line with nothing written, or if a measure of
 ``likeness.tsv`` that fits what is wrong with it is unlike, and not as much so in the ordinary image that it was made
-of. Images are made by `unlike_kinds`.
+of. Images are made by `unlike_kinds`; what is refused as its file is read, whatever it shows, is asked by tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 from harness import arguments_of, kept_rows, replaced, show_page, table
-from unlike_kinds import BYTE, CONTROLS, KINDS, LEARNED, NETWORK, NEWER, Data, Kind, Picture
+from unlike_kinds import CONTROLS, KINDS, NETWORK, Data, Kind, Picture
 
 from heatlas.pipeline.run.work.digests import file_digest
 from heatlas.workflows.command_line import main
@@ -42,33 +42,21 @@ def made(kind: Kind, data: Data, folder: Path) -> Path:
     return next(folder.iterdir())
 
 
-def exported(folder: Path, change: str = "") -> Path:
-    """A copy of the export in which one method makes maps, which take longest and decide nothing here.
-
-    `change`: what is not as exported.
-    """
-    if folder.is_dir():
-        return folder
-    shutil.copytree(NETWORK, folder)
-    config, facts = folder / "configs/config.toml", folder / "configs/metadata.json"
-    before = file_digest(config)
-    config.write_text(re.sub(r"(?m)^methods = .*", 'methods = ["gradient"]', config.read_text()))
-    text = facts.read_text().replace(before, file_digest(config))
-    if change == NEWER:
-        text = re.sub(r'("format": )(\d+)', lambda found: f"{found[1]}{int(found[2]) + 1}", text)
-    facts.write_text(text)
-    if change == BYTE:
-        weights = folder / "models/fold-0/model.safetensors"
-        content = bytearray(weights.read_bytes())
-        content[len(content) // 2] ^= 1
-        weights.write_bytes(bytes(content))
+def exported(folder: Path) -> Path:
+    """A copy of the export in which one method makes maps, which take longest and decide nothing here."""
+    if not folder.is_dir():
+        shutil.copytree(NETWORK, folder)
+        config, facts = folder / "configs/config.toml", folder / "configs/metadata.json"
+        before = file_digest(config)
+        config.write_text(re.sub(r"(?m)^methods = .*", 'methods = ["gradient"]', config.read_text()))
+        facts.write_text(facts.read_text().replace(before, file_digest(config)))
     return folder
 
 
-def answer(kind: Kind, image: Path, out: Path, network: Path) -> dict[str, object]:
+def answer(image: Path, out: Path, network: Path) -> dict[str, object]:
     """What the command says of an image: its refusal, or the measures in which it is unlike, the farthest first."""
     shutil.rmtree(out, ignore_errors=True)
-    words = ["apply", network, image, out, "--n-procs", 1, *["--new-people"] * (kind.name != LEARNED)]
+    words = ["apply", network, image, out, "--n-procs", 1, "--new-people"]
     said = io.StringIO()
     with redirect_stderr(said), redirect_stdout(io.StringIO()):
         code = main([*map(str, words), "--stop-after", "attribution"])
@@ -124,13 +112,12 @@ def lines_of(rows: pd.DataFrame, data: Data) -> list[str]:
 def measure() -> None:
     given = arguments_of(__doc__, "folder out --only --page", folder={"type": Path}, draw=1)
     data, answers = Data(given.folder.resolve(), given.draw), given.out / "answers.tsv"
+    network = exported(given.out / "network")
     for kind in [*KINDS, *CONTROLS]:
         wanted = kind.name in given.only if given.only else kind.name not in set(kept_rows(answers, COLUMNS)["kind"])
         if wanted:
             image = made(kind, data, given.out / "images" / kind.name)
-            change = kind.name if kind.name in (BYTE, NEWER) else ""
-            networks, out = exported(given.out / f"networks{change}", change), given.out / "answers" / kind.name
-            row = {"kind": kind.name, **answer(kind, image, out, networks)}
+            row = {"kind": kind.name, **answer(image, given.out / "answers" / kind.name, network)}
             replaced(pd.DataFrame([row]), answers, ["kind"])
             print(*row.values(), flush=True)
     show_page("\n".join(lines_of(kept_rows(answers, COLUMNS), data)), given.page, "Images that are not what they seem")

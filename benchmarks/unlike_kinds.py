@@ -189,10 +189,6 @@ def foot() -> Picture:
     return empty.on(lambda _: np.where(tones > 0, RNG(0).normal(tones, 25), 0).astype(np.float32))
 
 
-def four_d(data: np.ndarray, path: Path, mm: float) -> None:
-    nib.Nifti1Image(data, np.diag([mm, mm, mm, 1])).to_filename(path)  # type: ignore[no-untyped-call]
-
-
 def turned(picture: Picture, path: Path, axes: str) -> None:
     """The same voxels under a header that says other directions."""
     ornt = nib.orientations
@@ -230,13 +226,6 @@ def noisy(brain: Picture) -> Picture:
     return brain.on(lambda v: np.where(v > 0, np.hypot(v + noise[0], noise[1]), 0).astype(np.float32))
 
 
-def two_sides(brain: Picture, path: Path) -> None:
-    made: Any = nib.Nifti1Image(brain.data, brain.affine)  # type: ignore[no-untyped-call]
-    made.set_sform(brain.affine, 1)
-    made.set_qform(np.diag([-1, 1, 1, 1]) @ brain.affine, 1)
-    made.to_filename(path)
-
-
 def template(data: Data) -> Picture:
     name = "templates/tpl-MNI152NLin2009cAsym_res-01_desc-{}.nii.gz"
     mask = Picture.read(data.root / name.format("brain_mask")).data
@@ -247,11 +236,6 @@ def skull_cut(head: Picture, path: Path) -> Picture:
     """From above, as much of a head as a brain could have volume."""
     litres = (head.data > 0).sum((0, 1))[::-1].cumsum()[::-1] * np.prod(head.mm) * 1e-6
     return cropped(head, float((litres > 2.1).sum()) / litres.size, 1)
-
-
-def cut_file(picture: Picture, path: Path) -> None:
-    picture.write(path)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def two_scans(data: Data, folder: Path) -> None:
@@ -302,20 +286,16 @@ OF_HEADS = (
     *("wrong_axes", "skull_left", "skull_cut"),
 )
 """Kinds that are made of a whole head; all others count as made of a stripped brain."""
-LEARNED, BYTE, NEWER = "learned", "export_byte", "export_newer"
-"""Kinds for which the command, or its networks, differ."""
 YEARS = {"1017": 22, "1110": 45, "1113": 54, "1119": 68, "1128": 90}
 KINDS = [
     Kind("child", "child: head scaled to 0.75, weak contrast", (*FIT, *LOOK, "litres"),
          lambda d, p: scaled(d.head().toned(0.2, 0.3, 0.6, 0.75, 0.9), 0.75)),
     Kind("child_of_6", "child of 6: head scaled to 0.93", FIT, lambda d, p: scaled(d.head(), 0.93)),
     Kind("voxels_twice", "voxel size twice what it is", (*FIT, "litres", "brain"), lambda d, p: scaled(d.head(), 2)),
-    Kind("voxels_cm", "voxel size in cm", ("voxel", "mm"), lambda d, p: scaled(d.head(), 0.1)),
     Kind("mirrored_head", "head mirrored, header as before", ("side",), lambda d, p: d.head().on(np.flipud)),
     Kind("mirrored_brain", "brain mirrored, header as before", ("side",), lambda d, p: d.brain().on(np.flipud)),
     Kind("mirrored_old", "brain of 90 or 83 years mirrored", ("side",),
          lambda d, p: d.brain(("1128", "1125")[d.draw - 1]).on(np.flipud)),
-    Kind("two_sides", "sform and qform mirror each other", ("uncertain",), lambda d, p: two_sides(d.brain(), p)),
     Kind("t2", "T2-like", LOOK, lambda d, p: d.brain().toned(*T2)),
     Kind("t2_head", "T2-like, whole head", (*LOOK, "brain"), lambda d, p: d.head().toned(*T2)),
     Kind("flair", "FLAIR-like", LOOK, lambda d, p: d.brain().toned(*FLAIR)),
@@ -342,7 +322,6 @@ KINDS = [
          lambda d, p: scaled(d.brain().on(lambda v: ndimage.gaussian_filter(v, 2) * (v > 0)), 0.6)),
     Kind("noise", "noise alone", (*FIT, *LOOK, "brain", "detail"),
          lambda d, p: d.head().on(lambda v: np.abs(RNG(0).normal(0, 200, v.shape)).astype(np.float32))),
-    Kind("constant", "constant image", ("alike", "empty"), lambda d, p: d.head().on(np.ones_like)),
     Kind("noisy", "strong noise", ("detail",), lambda d, p: noisy(d.brain())),
     Kind("blurred", "strong blur", ("detail",), lambda d, p: d.brain().on(lambda v: ndimage.gaussian_filter(v, 3))),
     Kind("moved", "movement during the scan", ("detail", "bright_air", *LOOK), lambda d, p: d.head().on(moved)),
@@ -355,8 +334,6 @@ KINDS = [
     Kind("upside_down", "upside down by its header", (*FIT, *LOOK, "side"), lambda d, p: turned(d.brain(), p, "LAI")),
     Kind("wrong_axes", "front and above exchanged in the header", (*FIT, *LOOK, "side"),
          lambda d, p: turned(d.head(), p, "RSP")),
-    Kind("series", "series of 20 volumes", ("4D",),
-         lambda d, p: four_d(RNG(0).integers(0, 900, (64, 64, 36, 20)).astype(np.int16), p, 3.5)),
     Kind("labels", "label map of 136 regions", ("label",), lambda d, p: d.labels()),
     Kind("grey", "probability of grey matter", ("probability", *LOOK), lambda d, p: tissue(d)),
     Kind("white", "probability of white matter", ("probability", *LOOK), lambda d, p: tissue(d, 44, 45, 40, 41)),
@@ -366,24 +343,15 @@ KINDS = [
     Kind("template", "the template", ("template", "template_correlation"), lambda d, p: template(d)),
     Kind("mean", "mean of the controls", ("template", "detail"),
          lambda d, p: Picture.read(NETWORK / "reference/mean_controls.nii.gz")),
-    Kind("complex", "complex numbers", ("numbers",), lambda d, p: d.brain().write(p, np.complex64)),
-    Kind("not_numbers", "voxels that are not numbers", ("NaN",),
-         lambda d, p: d.brain().on(lambda v: np.where(v > np.percentile(v, 99.9), np.nan, v))),
     Kind("two_brains", "two brains side by side", (*FIT, "brain", "litres"),
          lambda d, p: d.brain().on(lambda v: np.concatenate([v, v], axis=0))),
-    Kind("text", "text under the name of an image", ("readable",), lambda d, p: p.write_text("age,sex\n")),
-    Kind("truncated", "truncated file", ("truncated",), lambda d, p: cut_file(d.brain(), p)),
     Kind("wrapped", "bright voxels wrapped to negative ones", (*LOOK, *FIT, "negative", "brain"),
          lambda d, p: d.brain().on(lambda v: v * 32767 / np.percentile(v[v > 0], 70)).write(p, np.int16)),
     Kind("too_tight", "skull-strip 8 mm too tight", (*FIT, "bright_rim"),
          lambda d, p: d.brain().on(lambda v: v * ndimage.binary_erosion(v > 0, iterations=8))),
     Kind("skull_left", "head under the name of a brain", (*FIT, "litres"),
          lambda d, p: d.head().write(p.with_name("sub-x_desc-brain_T1w.nii.gz"))),
-    Kind(LEARNED, "person whom the networks learned from", ("among the people",),
-         lambda d, p: shutil.copy(one := d.of_oasis1("older", 5), p.with_name(one.name))),
     Kind("two_scans", "two scans of one person", ("same_brain",), lambda d, p: two_scans(d, p.parent / "dataset")),
-    Kind(BYTE, "export with a changed byte", ("SHA-256",), lambda d, p: d.brain()),
-    Kind(NEWER, "export of a newer format", ("newer",), lambda d, p: d.brain()),
     Kind("skull_cut", "head without neck and face, as if stripped", FIT, lambda d, p: skull_cut(d.head(), p)),
 ]  # fmt: skip
 CONTROLS = [

@@ -231,17 +231,16 @@ def test_maps_of_another_device_are_compared_with_those_of_the_cpu(family, metho
 @pytest.mark.parametrize(("difference", "code"), [(gpu.TOLERANCE, 0), (1.1 * gpu.TOLERANCE, 1), (float("nan"), 1)])
 def test_maps_too_far_apart_end_with_1_and_are_named(monkeypatch, tmp_path, capsys, difference, code):
     row = {"family": "founding", "method": "lrp", "difference": difference}
-    monkeypatch.setattr(gpu, "PARTS", {"maps": lambda *_: [row], "chain": lambda *_: []})
+    monkeypatch.setattr(gpu, "PARTS", {"maps": lambda *_: [row]})
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu", "--output", str(tmp_path / "gpu.md")])
     assert gpu.main() == code
     assert ("founding, lrp" in capsys.readouterr().err) == bool(code)
     text = (tmp_path / "gpu.md").read_text(encoding="utf-8")
     assert "Not yet run on a GPU: there are no CUDA figures" in text
-    assert "Not run: no test data, or a reduced size." in text
 
 
 def test_a_page_from_a_gpu_does_not_say_that_there_was_none():
-    text = gpu.page({"chain": None}, "a card")
+    text = gpu.page({"maps": None}, "a card")
     assert "Not yet run" not in text
     assert "a card" in text
     assert "Not run: out of time." in text
