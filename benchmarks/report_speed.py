@@ -61,15 +61,13 @@ def write_large_run(folder: Path) -> RunLayout:
     overrides = {"registration": {"resolution_mm": RESOLUTION}, "attribution": {"keep_maps": "group"}}
     plan = RunPlan(until="training", people=PEOPLE // 2, folds=5, visits=visits, overrides=overrides)
     layout = make_run(folder, plan)
-    config = read_config(layout.config)
-    predictions = read_table(layout.group / "predictions.tsv")
+    config, predictions = read_config(layout.config), read_table(layout.group / "predictions.tsv")
     names = [*(lrp_map_name(beta) for beta in sorted(config.attribution.betas)), "gb"]
     rng = np.random.default_rng(0)
     _write_relevance(layout, predictions, names, rng)
     _write_mean_maps(layout, predictions, names, rng)
-    scans = [
-        scan for scan in ScanTable.read(layout.root / "scans.tsv").scans if scan.scan_id in set(predictions["scan_id"])
-    ]
+    known = set(predictions["scan_id"])
+    scans = [scan for scan in ScanTable.read(layout.root / "scans.tsv").scans if scan.scan_id in known]
     analyse(layout, scans, predictions, config)
     return layout
 
@@ -113,7 +111,11 @@ def _write_mean_maps(layout: RunLayout, predictions: pd.DataFrame, names: list[s
         nib.save(nib.Nifti1Image(values, template.grid.affine), path)
 
 
-def measure_building(layout: RunLayout) -> list[list[str]]:
+Measured = list[tuple[str, float, float | None]]
+"""What it is, its value and its limit."""
+
+
+def measure_building(layout: RunLayout) -> Measured:
     processor = time.process_time()
     build_report(layout)
     own = time.process_time() - processor
@@ -121,35 +123,30 @@ def measure_building(layout: RunLayout) -> list[list[str]]:
     with open_executor(WORKERS) as executor:
         build_report(layout, executor=executor)
     seconds = time.perf_counter() - clock
-    size = layout.report.stat().st_size / 1e6
     pages = [*layout.root.glob("*.html"), *layout.root.glob("pages/*.html")]
     person = statistics.median(page.stat().st_size / 1e3 for page in layout.root.glob("sub-*.html"))
-    total = sum(page.stat().st_size for page in pages) / 1e6
+    workers = f"all pages built by {WORKERS} workers, seconds (clock, start of the workers included)"
     return [
-        row(
-            f"all pages built by {WORKERS} workers, seconds (clock, start of the workers included)",
-            seconds,
-            BUILD_SECONDS,
-        ),
-        row("the same in one process, seconds of the processor", own, BUILD_SECONDS),
-        row("index, MB", size, INDEX_MB),
-        row("page of a participant, kB, median (the generated run has no pictures of scans)", person, PERSON_KB),
-        [f"all {len(pages)} pages, MB", f"{total:.0f}", "", ""],
+        (workers, seconds, BUILD_SECONDS),
+        ("the same in one process, seconds of the processor", own, BUILD_SECONDS),
+        ("index, MB", layout.report.stat().st_size / 1e6, INDEX_MB),
+        ("page of a participant, kB, median (the generated run has no pictures of scans)", person, PERSON_KB),
+        (f"all {len(pages)} pages, MB", sum(page.stat().st_size for page in pages) / 1e6, None),
     ]
 
 
-def measure_opening(layout: RunLayout, chromium: str) -> list[list[str]]:
-    rows = []
+def measure_opening(layout: RunLayout, chromium: str) -> Measured:
+    rows: Measured = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         for file, there in {layout.report.name: "true", **INTERACTIVE}.items():
             opened = [_open(browser, layout.root / file, there) for _ in range(OPENINGS + 1)][1:]  # the first one warms
             read, ready, processor = (statistics.median(times) for times in zip(*opened, strict=True))
             limit = READY_SECONDS if file in INTERACTIVE else INDEX_SECONDS
-            rows.append(row(f"{file} opened and read (DOMContentLoaded), seconds, median of {OPENINGS}", read, limit))
+            rows.append((f"{file} opened and read (DOMContentLoaded), seconds, median of {OPENINGS}", read, limit))
             if file in INTERACTIVE:
-                rows.append(row(f"{file} answers, seconds, median", ready, limit))
-                rows.append(row(f"{file}: processor of its main thread until then, seconds", processor, limit))
+                rows.append((f"{file} answers, seconds, median", ready, limit))
+                rows.append((f"{file}: processor of its main thread until then, seconds", processor, limit))
         browser.close()
     return rows
 
@@ -172,26 +169,23 @@ def _open(browser: Browser, page: Path, there: str) -> tuple[float, float, float
     return read / 1000, ready / 1000, metrics["TaskDuration"]
 
 
-def row(what: str, value: float, limit: float) -> list[str]:
-    return [what, f"{value:.1f}", f"{limit:g}", "yes" if value <= limit else "no"]
-
-
-def main() -> int:
+def main() -> None:
     arguments = arguments_of(
         __doc__, "--run --output", run={"type": Path, "help": "folder of the generated run; made if it is not there"}
     )
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
-        print("report_speed: no Chromium. Debian: apt-get install chromium", file=sys.stderr)
-        return 2
+        sys.exit("report_speed: no Chromium. Debian: apt-get install chromium")
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.run or Path(scratch) / "run"
         layout = RunLayout(folder) if folder.is_dir() else write_large_run(folder)
-        rows = [*measure_building(layout), *measure_opening(layout, chromium)]
+        rows = []
+        for what, value, limit in [*measure_building(layout), *measure_opening(layout, chromium)]:
+            within = ("", "") if limit is None else (f"{limit:g}", "yes" if value <= limit else "no")
+            rows.append([what, f"{value:.1f}", *within])
     text = "\n".join(table(["what", "measured", "limit", "within"], rows))
     show_page(text, arguments.output, "Speed of the report")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
