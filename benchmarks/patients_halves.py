@@ -275,9 +275,7 @@ class Half:
             parts, work = (training, selecting), self.folder / "training.safetensors"
             weights = run_training(learner, *parts, objective, config.training, seed, work, Context())
             learner.load_state_dict(weights)
-            values = {name: value.contiguous() for name, value in model.state_dict().items()}
-            save_file(values, kept.with_suffix(".part"))
-            kept.with_suffix(".part").rename(kept)
+            save_file({name: value.contiguous() for name, value in model.state_dict().items()}, kept)
         model.load_state_dict(load_file(kept))
         return model.eval()
 
@@ -296,14 +294,11 @@ class Half:
         """The recipe that the first half chooses, by the rule above."""
         best = Recipe()
         for name, (_, other) in CHOICES.items():
-            best = self.better(best, dataclasses.replace(best, **{name: other}))
+            asked = dataclasses.replace(best, **{name: other})
+            areas = area(self.cross_validated(best)), area(self.cross_validated(asked))
+            print(f"half {self.number}: {asked}: {areas[1]:.3f} against {areas[0]:.3f}", flush=True)
+            best = asked if areas[1] > areas[0] + 1e-9 else best
         return best
-
-    def better(self, first: Recipe, other: Recipe) -> Recipe:
-        """The other recipe if it is better in the first half."""
-        areas = area(self.cross_validated(first)), area(self.cross_validated(other))
-        print(f"half {self.number}: {other}: {areas[1]:.3f} against {areas[0]:.3f}", flush=True)
-        return other if areas[1] > areas[0] + 1e-9 else first
 
     def applied(self, recipe: Recipe, moved: Sequence[int] = (0,)) -> Floats:
         """Mean logit of each person of the second half, over all networks and images moved by voxels."""

@@ -240,10 +240,10 @@ def test_maps_too_far_apart_end_with_1_and_are_named(monkeypatch, tmp_path, caps
 
 
 def test_a_page_from_a_gpu_does_not_say_that_there_was_none():
-    text = gpu.page({"maps": None}, "a card")
+    text = gpu.page({"maps": [{"map": "lrp", "seconds": 0.5}]}, "a card")
     assert "Not yet run" not in text
     assert "a card" in text
-    assert "Not run: out of time." in text
+    assert "| lrp | 0.5 |" in text
 
 
 def test_without_a_gpu_it_says_how_to_try_it(monkeypatch, tmp_path):
