@@ -186,10 +186,10 @@ def main() -> None:
         asked = (measured(name, volume, options.repeats, ONEDNN_MAX_CPU_ISA=isa) for name in (YARDSTICK, *OURS))
         yard, *ours = (min(one["time"]) for one in asked)
         older.append([isa, f"{yard:.2f}", *(f"**{time / yard:.2f}**" for time in ours)])
-    agreed = agreement(found)
-    text = [*table(COLUMNS, rows_of(found, again)), "", *(table(AGREEMENT, agreed) if agreed else [])]
+    text, agreed = [*table(COLUMNS, rows_of(found, again)), "", *table(OLDER, older)], agreement(found)
+    text += ["", *table(AGREEMENT, agreed)] if agreed else []
     heading = f"LRP-β of the founding CNN at {'x'.join(map(str, options.grid))} on CPU"
-    show_page("\n".join([*text, "", *table(OLDER, older), ""]), options.output, heading)
+    show_page("\n".join(text), options.output, heading)
 
 
 def rows_of(found: Mapping[str, dict[str, Any]], again: Mapping[str, Any]) -> list[list[str]]:
