@@ -266,7 +266,7 @@ def test_the_script_runs_here_at_a_reduced_size(monkeypatch, tmp_path):
     assert gpu.main() == 0
     text = (tmp_path / "gpu.md").read_text(encoding="utf-8")
     assert text.count("\n## ") == len(gpu.PARTS)
-    found = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    found = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     differences = [cells[2] for cells in found if cells[1] in gpu.METHODS]
     assert set(map(float, differences)) == {0.0}  # a CPU and itself
     by_name = {cells[0]: cells for cells in found}
