@@ -85,7 +85,8 @@ def write(name: str, rows: pd.DataFrame, about: Mapping[str, Any], folder: Path 
     `about`: with what settings it was made, and what holds for everybody.
     """
     numbers = running_numbers(rows)
-    ordered = rows.assign(person=rows["person"].map(numbers))[COLUMNS].sort_values(COLUMNS[:3])
+    typed = rows.astype({"class": int, "fold": int, "value": float})
+    ordered = typed.assign(person=rows["person"].map(numbers))[COLUMNS].sort_values(COLUMNS[:3])
     text = ordered.to_csv(sep="\t", index=False, float_format=f"%.{DIGITS}g", lineterminator="\n").encode()
     packed = io.BytesIO()
     with gzip.GzipFile("", "wb", 9, packed, mtime=0) as file:

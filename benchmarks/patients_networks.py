@@ -70,7 +70,8 @@ DIVERGED = "not a finite number"
 
 
 def answers(cohort: JudgedCohort, found: Networks, study: Study, recipe: Recipe) -> Iterator[dict[str, object]]:
-    explanations = [dataclasses.replace(one, start="logit") for one in recipe.explanations(found.config)]
+    of_recipe = recipe.explanations(found.config) if study.whole else ()
+    explanations = [dataclasses.replace(one, start="logit") for one in of_recipe]
     for fold in cohort.tested_folds:
         loaded = load_model(found.layout.fold(fold.index))
         context = RunContext(cohort.atlas, loaded.input.box, None)
