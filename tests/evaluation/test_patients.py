@@ -29,7 +29,7 @@ from scipy.special import logit
 from torch import nn
 
 from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import NetworkInput
@@ -282,6 +282,37 @@ def test_measures_of_planted_networks(people):
     # who is drawn twice counts twice
     twice = study.measures_of(strong, strong, tissue, people, np.full(N, 2.0), WANTED)
     assert twice["area"].to_numpy() == pytest.approx(found["area"][:3].to_numpy())
+
+
+def test_tables_are_of_the_people_whom_all_networks_explain_and_of_regions_that_say_something(
+    people, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(study, "DRAWS", 20)
+    regions = [study.REGION if k == WANTED else f"region {k}" for k in range(REGIONS)]
+    known = {"person": people.participant, "class": people.positive.astype(int), "fold": people.fold}
+    rows = []
+    for seed, name in enumerate([*(one.name for one in study.RECIPES[:4]), study.RIDGE]):
+        own = network(people, name, "", 3.0 * (seed == 0), seed)
+        wide = pd.DataFrame({**known, f"{name}, logit": own.margin, f"{name}, even": 0.0})
+        wide = wide.assign(**{f"{name}, {one}": own.densities[:, k] for k, one in enumerate(regions)})
+        wide = wide[int(seed == 1) :]  # one network does not explain the first
+        rows.append(wide.melt(list(known), var_name="measure").assign(recipe=name, seed=43))
+    seen = pd.DataFrame({"participant_id": people.participant}).merge(pd.DataFrame({"group": regions}), how="cross")
+    (tmp_path / "group").mkdir()
+    seen = seen.assign(intensity=np.random.default_rng(0).normal(size=len(seen)))
+    seen.to_csv(tmp_path / "group" / "image_regions.tsv", sep="\t", index=False)
+    study.write_tables(tmp_path, tmp_path, pd.concat(rows))
+    networks = pd.read_csv(tmp_path / "evidence.tsv", sep="\t").set_index("name")
+    assert networks["whole"].to_dict() == {one.name: study.is_whole(one) for one in study.RECIPES[:4]} | {
+        study.RIDGE: False
+    }
+    assert networks["area"].is_monotonic_decreasing
+    own = network(people, "", "", 3.0, 0)
+    held = HeldOutPeople(people.participant[1:], people.fold[1:], people.positive[1:])
+    expected = auc(own.margin[1:], held, np.ones((1, N - 1)))[0]
+    assert networks.loc[study.RECIPES[0].name, "area"] == pytest.approx(expected, abs=1e-3)
+    relations = pd.read_csv(tmp_path / "relations.tsv", sep="\t")
+    assert set(relations.loc[relations["networks"] == "all", "n"]) == {4}
 
 
 def test_families_count_once_and_the_own_one_not_at_all():
