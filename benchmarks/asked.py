@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
 
 import claim_numbers
-import grid_statistics
 import numpy as np
-import relevance_statistics
 from claim_numbers import NOBODY, Numbers
 from harness import listed
+from study_statistics import STUDIES
 
 from heatlas.pipeline.evaluation.claims.records import LESS, MORE, Ask, judged  # noqa: F401  # MORE: claim_records
 from heatlas.pipeline.evaluation.claims.rule import (
@@ -31,11 +29,6 @@ from heatlas.pipeline.evaluation.claims.rule import (
     mean_of,
 )
 
-STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {
-    "relevance": relevance_statistics.statistics,
-    **dict.fromkeys(("grids", "grids-unnormed"), grid_statistics.statistics),
-}
-"""Statistics of a study beside the means of its measures."""
 ANSWERS, LOGIT, COIN = "probability", ", logit", 0.5
 """What networks answer, which all studies store; of a recipe, where a study has several."""
 

@@ -14,7 +14,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,32 +73,10 @@ class Numbers:
         return self.wide[measure].to_numpy(float).reshape(len(self.people), -1)
 
 
-def write_of_runs(name: str, runs: Sequence[Path], of: Callable[[Path], pd.DataFrame], **about: Any) -> Path:
-    """Write what runs of `patients.py` say, by seed: `of` has the person, measure and value of each row."""
-    every = []
-    for run in runs:
-        known = pd.read_csv(run / "group" / "predictions.tsv", sep="\t").rename(
-            columns={"participant_id": "person", "target": "class"}
-        )
-        answers = known.assign(measure="probability", value=known["probability"])
-        rows = pd.concat([of(run), answers[["person", "measure", "value"]]])
-        if lost := sorted(set(rows["person"]) - set(known["person"])):
-            sys.exit(f"{run}: no prediction of {', '.join(lost)} in group/predictions.tsv. Finish the run first.")
-        every.append(rows.merge(known[["person", "class", "fold"]], on="person").assign(seed=seed_of(run)))
-    return write(name, pd.concat(every), {"settings": digest_of(runs[0].with_suffix(".toml")), **about})
-
-
-def write_of_study(name: str, rows: pd.DataFrame, run: Path) -> Path:
-    """Write the rows of networks that were trained for a study, on the scans of a run."""
-    return write(name, rows, {"settings": digest_of(run / "config.toml")})
-
-
-def digest_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-
-
-def seed_of(run: Path) -> int:
-    return int(run.name.rpartition("-")[2])
+def write_of_study(name: str, rows: pd.DataFrame, run: Path, **about: Any) -> Path:
+    """Write the rows of a study on the scans or networks of a run; `about`: what holds for everybody."""
+    settings = hashlib.sha256((run / "config.toml").read_bytes()).hexdigest()[:12]
+    return write(name, rows, {"settings": settings, **about})
 
 
 def write(name: str, rows: pd.DataFrame, about: Mapping[str, Any], folder: Path = FOLDER) -> Path:
@@ -107,7 +85,8 @@ def write(name: str, rows: pd.DataFrame, about: Mapping[str, Any], folder: Path 
     `about`: with what settings it was made, and what holds for everybody.
     """
     numbers = running_numbers(rows)
-    ordered = rows.assign(person=rows["person"].map(numbers))[COLUMNS].sort_values(COLUMNS[:3])
+    typed = rows.astype({"class": int, "fold": int, "value": float})
+    ordered = typed.assign(person=rows["person"].map(numbers))[COLUMNS].sort_values(COLUMNS[:3])
     text = ordered.to_csv(sep="\t", index=False, float_format=f"%.{DIGITS}g", lineterminator="\n").encode()
     packed = io.BytesIO()
     with gzip.GzipFile("", "wb", 9, packed, mtime=0) as file:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
 
 from heatlas.atlases.labels import load_atlas
 from heatlas.atlases.templates import configured_grid
@@ -28,6 +32,7 @@ from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
 from heatlas.pipeline.models.families.registry import family_of
+from heatlas.pipeline.models.inputs import NetworkInput, read_channels
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
@@ -37,9 +42,8 @@ from heatlas.pipeline.run.work.digests import DigestCache
 from heatlas.studies.consensus.stage import FAMILY, Networks
 
 REGISTERED = "registered"
-POSTHOC = ("deeplift", "lrp", "input-x-gradient")
-"""Maps of the founding network. DeepLIFT finds there what the best map does (expected gradients), in a tenth of the
-time; see docs/benchmarks/evaluation.md."""
+Ask = Callable[[], Iterable[Mapping[str, object]] | pd.DataFrame]
+"""Gives a row for each person: person, class, fold, and a column for each measure."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,13 @@ class Recipe:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Sections of a configuration; a family other than that of the run starts from its own defaults."""
     methods: tuple[str, ...] = ()
-    """Empty: ``inherent`` where the family has it, otherwise `POSTHOC`."""
 
     def config(self, run: Path, seed: int) -> Config:
         return load_config(file=run / "config.toml", overrides={**self.settings, "seed": seed})
 
     def explanations(self, config: Config) -> tuple[Explanation, ...]:
         refused = family_of(config.model).refused
-        usual = POSTHOC if "inherent" in refused else ("inherent",)
-        methods = tuple(name for name in self.methods or usual if name not in refused)
-        return explanations_of_run(with_methods(config, methods))
+        return explanations_of_run(with_methods(config, [name for name in self.methods if name not in refused]))
 
 
 def _merged(base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,6 +88,11 @@ FOUNDING = Recipe("founding")
 
 def recipes_of(study: str) -> tuple[Recipe, ...]:
     return tuple(one for name, one in RECIPES.items() if name.startswith(f"{study}/"))
+
+
+def scan_of(layout: RunLayout, spec: NetworkInput, participant: str, session: str | None = None) -> Tensor:
+    """A person's scan as a network sees it, (1, 1, D, H, W)."""
+    return torch.from_numpy(read_channels(layout.scan(participant, session, spec.resolution_mm), spec))[None]
 
 
 def layout_of(run: Path, out: Path) -> EvaluationLayout:
@@ -143,32 +149,18 @@ class Workplace:
         return load_atlas(config.regions.atlas, configured_grid(config.registration))
 
 
-def name_of(recipe: Recipe, seed: int) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
-
-
-def networks(recipe: Recipe, cohort: JudgedCohort, seed: int) -> Networks:
-    """The networks of a recipe and seed; not yet trained."""
-    name = name_of(recipe, seed)
-    return Networks(name, FAMILY, networks_of(cohort, name), cohort.config)
-
-
-def trained(work: Workplace, found: Networks, cohort: JudgedCohort) -> None:
-    """Train the networks that are missing, one per fold.
+def trained_networks(work: Workplace, recipe: Recipe, seed: int) -> tuple[JudgedCohort, Networks]:
+    """The cohort and the networks of a recipe and seed, one per fold, which are trained if missing.
 
     Raises
     ------
     RuntimeError
         With what the first failed training says.
     """
-    for one in variants.trained(cohort, [found.variant], work.executor, work.digests, found.name).outcomes:
+    cohort = work.cohort(recipe.config(work.run, seed))
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", recipe.name) + f"_seed-{seed}"
+    found = Networks(name, FAMILY, networks_of(cohort, name), cohort.config)
+    for one in variants.trained(cohort, [found.variant], work.executor, work.digests, name).outcomes:
         if not one.ok:
             raise RuntimeError(f"{one.job.unit}: {one.message}")
-
-
-def trained_networks(work: Workplace, recipe: Recipe, seed: int) -> tuple[JudgedCohort, Networks]:
-    """The cohort and the networks of a recipe and seed, which are trained if missing."""
-    cohort = work.cohort(recipe.config(work.run, seed))
-    found = networks(recipe, cohort, seed)
-    trained(work, found, cohort)
     return cohort, found

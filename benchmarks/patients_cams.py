@@ -1,24 +1,20 @@
 """CAM methods and Opti-CAM with its variants by masked recognition, asked of finished runs of patients.
 
-    python benchmarks/patients_cams.py OUT/seed-43 OUT/seed-44 OUT/seed-45 --numbers NAME
-
-Method and measures are those of Zhang et al. (2024). Each person is explained by the network that
-was not trained with him or her. Opti-CAM is asked of the people of a fold and class at once, as in the source, which
-times eight images; PyTorch takes batches of one far longer. Runs are only read; the answers are kept in
-OUT/seed-43/cams.tsv, so that the same command continues. With --numbers all of them are stored for claims.
+Method and measures are those of Zhang et al. (2024). Each person is explained by the network that was not trained with
+him or her. Opti-CAM is asked of the people of a fold and class at once, as in the source, which times eight images;
+PyTorch takes batches of one far longer.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import pandas as pd
 import torch
-from claim_numbers import NUMBERS, write_of_runs
-from harness import added, arguments_of, kept_rows
+from inherent_runs import Ask, Workplace, scan_of
 from torch import Tensor, nn
 
 from heatlas.atlases.labels import load_atlas
@@ -36,7 +32,6 @@ from heatlas.pipeline.evaluation.scores.masking import (
     part_numbers,
     removal_curve,
 )
-from heatlas.pipeline.models.inputs import read_network_volume
 from heatlas.pipeline.models.storage import load_model
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.layout.folder import read_run_config
@@ -57,8 +52,10 @@ STEPS, AOPC_STEPS, BLUR = 20, 10, 5
 """Of insertion and deletion; of AOPC; edge in voxels of the Gaussian that insertion starts from."""
 MASKS = tuple(VARIANTS)[1:]
 """Variants, of which masked recognition alone is asked."""
-SLOW = ("score-cam", "ablation-cam")
-TABLE, SAMPLES = "cams.tsv", 2
+FAST, SLOW = ("grad-cam", INSIDE), ("score-cam", "ablation-cam", *VARIANTS)
+FEW = 4
+"""First of each fold, who are asked of slow methods, and have curves and AOPC; the first has max-sensitivity."""
+SAMPLES = 2
 
 
 def method_of(name: str) -> Method:
@@ -136,57 +133,26 @@ def together(
     return found
 
 
-def ask(run: Path, methods: Sequence[str], people: int, whole: int, sensitive: int) -> None:
-    """Ask the first people of each fold (0: all) what was not asked; rows are added to the run's table as they come."""
-    layout, kept = RunLayout(run.resolve()), run / TABLE
+def units(work: Workplace, _: int) -> Iterator[tuple[str, Ask]]:
+    for name in (*FAST, *SLOW):
+        yield name, partial(judged, work, name)
+
+
+def judged(work: Workplace, name: str) -> Iterator[dict[str, object]]:
+    """Every score of a method, "SCORE: METHOD", of everybody or of the first of each fold."""
+    layout = RunLayout(work.run.resolve())
     config = read_run_config(layout)
     atlas = PackedAtlas.of(load_atlas(config.regions.atlas, configured_grid(config.registration)))
-    rows = kept_rows(kept, ["participant_id", "method"])
-    done = set(zip(rows["participant_id"], rows["method"], strict=True))
-    for fold, own in pd.read_csv(run / "group" / "predictions.tsv", sep="\t").groupby("fold"):
+    for fold, own in pd.read_csv(work.run / "group" / "predictions.tsv", sep="\t").groupby("fold"):
+        if work.folds and int(fold) >= work.folds:
+            continue
         loaded = load_model(layout.fold(int(fold)))
         labels = torch.from_numpy(atlas.labels_in(loaded.input.box))
-        targets = {one.participant_id: int(one.target) for one in own.head(people or len(own)).itertuples()}
-        files = {one: layout.scan(one, None, loaded.input.resolution_mm) for one in targets}
-        volumes = {
-            one: torch.from_numpy(read_network_volume(own, loaded.input))[None, None] for one, own in files.items()
-        }
-        for name in methods:
-            new = {one: volume for one, volume in volumes.items() if (one, name) not in done}
-            ready = together(loaded.model, new, targets, name) if name in VARIANTS and new else {}
-            found = []
-            for one, volume in new.items():
-                place = list(volumes).index(one)
-                rest = REST if place < sensitive else REST[:-1] if place < whole else ()
-                rest = () if name in MASKS else rest
-                scores = map_and_scores(loaded.model, volume, targets[one], name, rest, labels, ready.get(one))[1]
-                found.append({"participant_id": one, "method": name, **scores})
-            rows = added(rows, found, kept)
-
-
-def scores(run: Path) -> pd.DataFrame:
-    """Every score of every method that was asked of a run: "SCORE: METHOD"."""
-    rows = pd.read_csv(run / TABLE, sep="\t").rename(columns={"participant_id": "person"})
-    long = rows.melt(id_vars=["person", "method"], var_name="score").dropna(subset="value")
-    return long.assign(measure=long["score"] + ": " + long["method"])
-
-
-def main() -> None:
-    options = arguments_of(
-        __doc__,
-        "runs",
-        numbers=("", NUMBERS),
-        methods=[*CAMS, FAKE, INSIDE, *VARIANTS],
-        people=(0, "first of each fold, who are asked; 0 for all"),
-        whole=(4, "first of each fold, with curves and AOPC"),
-        sensitive=(1, "first of each fold, with max-sensitivity"),
-    )
-    torch.set_num_threads(1)
-    for run in options.runs:
-        ask(run, options.methods, options.people, options.whole, options.sensitive)
-    if options.numbers:
-        print(write_of_runs(options.numbers, options.runs, scores))
-
-
-if __name__ == "__main__":
-    main()
+        asked = own if name in FAST else own.head(FEW)
+        targets = {one.participant_id: int(one.target) for one in asked.itertuples()}
+        volumes = {one: scan_of(layout, loaded.input, one) for one in targets}
+        ready = together(loaded.model, volumes, targets, name) if name in VARIANTS else {}
+        for place, (one, volume) in enumerate(volumes.items()):
+            rest = () if name in MASKS or place >= FEW else REST[:-1] if place else REST
+            scores = map_and_scores(loaded.model, volume, targets[one], name, rest, labels, ready.get(one))[1]
+            yield {"person": one, **{f"{score}: {name}": value for score, value in scores.items()}}

@@ -1,45 +1,35 @@
 """Whether more accurate networks have better evidence: networks of many families and strengths on the same patients.
 
-    python benchmarks/patients_evidence.py RUN OUT
-
-RUN is a registered run of `benchmarks/patients.py`; it is only read, its own networks too. Every recipe has a network a
-fold; each person is explained by the one that has not seen him or her. OUT/people/RECIPE.tsv keeps a row a person:
-logit and density of the evidence in every region; the same command continues. OUT/evidence.tsv has a row a network,
-OUT/relations.tsv one a measure. `heatlas evaluate --parts consensus` asks
-the same of one recipe, its epochs and families with a truth; here recipes differ in more, and there is none.
+Every recipe has a network a fold; each person is explained by the one that has not seen him or her: logit, and density
+of the evidence in every region. OUT/evidence.tsv has a row a network, OUT/relations.tsv one a measure. `heatlas
+evaluate --parts consensus` asks the same of one recipe, its epochs and families with a truth; here recipes differ in
+more, and there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
-from harness import arguments_of
-from inherent_runs import FOUNDING, Recipe, Workplace, name_of, networks, recipes_of, trained
+from inherent_runs import FOUNDING, Ask, Recipe, Workplace, recipes_of, trained_networks
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.preprocessing import StandardScaler
 
 from heatlas.pipeline.evaluation.bench.judging import LEAST_SPREAD, map_jobs, maps_of, participant_densities
-from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import REAL
 from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc
-from heatlas.pipeline.models.families.registry import family_of as family_of_networks
 from heatlas.pipeline.models.inputs import configured_input
 from heatlas.pipeline.regions.effect_size import hedges_g
-from heatlas.pipeline.run.layout.folder import read_run_config
-from heatlas.pipeline.run.layout.run_layout import RunLayout
-from heatlas.pipeline.run.work.executors import open_executor
 from heatlas.pipeline.run.work.jobs import run_jobs
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.baselines import ridge
 from heatlas.pipeline.training.baselines.images import image_features
 from heatlas.studies.consensus.agreement import agreement, consensus, places, trend
-from heatlas.studies.consensus.stage import OWN, Networks
 
 Floats = NDArray[np.float64]
 REGION = "Hippocampus"
@@ -47,7 +37,7 @@ METHODS = ("deeplift", "expected-gradients")
 """Of evidence: the first that the family has. DeepLIFT takes a tenth of the time (docs/benchmarks/evaluation.md)."""
 DRAWS = 2000
 RIDGE = "ridge on regions"
-INDEX = ["participant_id", "outcome", "fold"]
+PERSON = ["person", "class", "fold"]
 NEAR = 0.3
 """Bound of "no relation": the interval of a rank correlation lies within."""
 RECIPES = recipes_of("evidence")
@@ -73,40 +63,34 @@ def is_whole(recipe: Recipe) -> bool:
     return not {"participants", "max_epochs"} & set(recipe.settings.get("training", {}))
 
 
-def with_its_method(recipe: Recipe, run: Path, seed: int) -> Recipe:
-    """The recipe with the one method that is asked."""
-    refused = family_of_networks(recipe.config(run, seed).model).refused
-    return Recipe(recipe.name, recipe.settings, tuple(one for one in METHODS if one not in refused)[:1])
+def units(work: Workplace, seed: int) -> Iterator[tuple[str, Ask]]:
+    for recipe in RECIPES:
+        yield recipe.name, partial(answers, work, recipe, seed)
+    yield RIDGE, partial(by_regions, work, seed)
 
 
 def answers(work: Workplace, recipe: Recipe, seed: int) -> pd.DataFrame:
     """Logit and densities of every person by the networks of a recipe, which are trained if missing."""
-    asked = with_its_method(recipe, work.run, seed)
-    cohort = work.cohort(asked.config(work.run, seed))
-    found = networks(asked, cohort, seed)
-    if recipe == FOUNDING and seed == read_run_config(RunLayout(work.run.resolve())).seed:
-        own = work.out / "models"
-        if not own.is_symlink():
-            own.symlink_to((work.run / "models").resolve())
-        found = Networks("run", OWN, cohort.layout, cohort.config, made=True)
-    trained(work, found, cohort)
-    explaining, explanations = found.explaining(cohort), asked.explanations(cohort.config)
+    cohort, found = trained_networks(work, recipe, seed)
+    explaining = found.explaining(cohort)
+    explanations = replace(recipe, methods=METHODS).explanations(cohort.config)[:1]
     jobs = map_jobs(explaining, explanations, work.digests, "maps")
     outcomes = run_jobs(work.layout, jobs, work.executor, f"{found.name} maps")
     left, rows = maps_of(explaining, explanations, outcomes)
     (name,) = explanations[0].names
     own = rows.scores[(rows.scores["network"] == REAL) & (rows.scores["map"] == name)].set_index("scan_id")["logit"]
     people = {scan.participant_id: float(own[scan.scan_id]) for scan in left.scans}
-    table = participant_densities(left, rows, name)
-    table.insert(0, "logit", [people[person] for person in table.index.get_level_values("participant_id")])
-    return table
+    table = participant_densities(left, rows, name).rename_axis(PERSON)
+    table.insert(0, "logit", [people[person] for person in table.index.get_level_values("person")])
+    return table.add_prefix(f"{recipe.name}, ").reset_index()
 
 
-def by_regions(cohort: JudgedCohort) -> pd.DataFrame:
+def by_regions(work: Workplace, seed: int) -> pd.DataFrame:
     """As `answers`, of the baseline: a region gives what its mean and spread add to the logit beside those of controls.
 
     Folds, people and penalty are those of the baseline `regions` of the run.
     """
+    cohort = work.cohort(FOUNDING.config(work.run, seed))
     spec = configured_input(cohort.config)
     scans = {scan.participant_id: scan for scan in cohort.labelled}
     files = [cohort.layout.scan(s.participant_id, s.session_id, spec.resolution_mm) for s in scans.values()]
@@ -119,12 +103,12 @@ def by_regions(cohort: JudgedCohort) -> pd.DataFrame:
     rows = []
     for fold in cohort.tested_folds:
         train, test = np.isin(people, [*fold.train, *fold.validation]), np.isin(people, [*fold.test])
-        seed = derived_seed(cohort.config.seed, "baselines", fold.index)
-        logit, parts = ridge_parts(columns[train], ill[train], people[train].tolist(), columns[test], seed)
+        own_seed = derived_seed(seed, "baselines", fold.index)
+        logit, parts = ridge_parts(columns[train], ill[train], people[train].tolist(), columns[test], own_seed)
         added = parts @ members.T
         for place, person in enumerate(people[test]):
             rows.append([person, float(ill[test][place]), fold.index, logit[place], *added[place]])
-    return pd.DataFrame(rows, columns=[*INDEX, "logit", *groups]).set_index(INDEX)
+    return pd.DataFrame(rows, columns=[*PERSON, *(f"{RIDGE}, {name}" for name in ("logit", *groups))])
 
 
 def ridge_parts(
@@ -149,14 +133,9 @@ def tissue_of(run: Path, people: Sequence[str], regions: Sequence[str]) -> Float
 
 def other_families(networks: Sequence[Evidence], own: str, g: Mapping[str, Floats]) -> Floats:
     """Mean place of each region over the families but one; each family is the mean of its networks."""
-    rest = [
-        sorted(one.name for one in networks if one.family == other) for other in _families(networks) if other != own
-    ]
+    others = sorted({one.family for one in networks} - {own})
+    rest = [sorted(one.name for one in networks if one.family == other) for other in others]
     return np.mean([consensus([g[name] for name in names])[0] for names in rest], axis=0)
-
-
-def _families(networks: Sequence[Evidence]) -> list[str]:
-    return list(dict.fromkeys(one.family for one in networks))
 
 
 def measures_of(
@@ -249,40 +228,24 @@ def tables_of(
     return own, pd.DataFrame(rows, columns=["measure", "networks", "n", "rho", "low", "high", "p", "verdict"])
 
 
-def main() -> None:
-    options = arguments_of(__doc__, "run out --only --n-procs", only={"help": "recipes, by name"}, seed=43)
-    torch.set_num_threads(1)
-    folder, every = options.out / "people", {}
-    folder.mkdir(parents=True, exist_ok=True)
-    with open_executor(options.n_procs) as executor:
-        work = Workplace(options.run, options.out, executor)
-        for recipe in RECIPES:
-            if options.only and recipe.name not in options.only:
-                continue
-            path = folder / f"{name_of(recipe, options.seed)}.tsv"
-            if not path.is_file():
-                answers(work, recipe, options.seed).to_csv(path, sep="\t")
-            every[recipe.name] = pd.read_csv(path, sep="\t", index_col=INDEX)
-        cohort = work.cohort(FOUNDING.config(work.run, options.seed))
-        baseline = by_regions(cohort)
-    order = baseline.index.sort_values()  # of people whom all networks explain
-    for own in every.values():
-        order = order.intersection(own.index)
-    regions = list(baseline.columns[1:])
-    parts = {name: own.loc[order] for name, own in [*every.items(), (RIDGE, baseline)]}
-    kept = [name for name in regions if all(np.ptp(one[name].to_numpy(float)) > 0 for one in parts.values())]
-    known = {one.name: one for one in RECIPES}
-    found = []
+def write_tables(run: Path, out: Path, rows: pd.DataFrame) -> None:
+    """Write what all networks of the first seed say together."""
+    recipes, parts = {one.name: one for one in RECIPES}, {}
+    for name, own in rows[rows["seed"] == rows["seed"].min()].groupby("recipe"):
+        table = own.pivot_table("value", PERSON, "measure")
+        parts[name] = table.rename(columns=lambda measure, name=name: measure.removeprefix(f"{name}, "))
+    order = parts[RIDGE].index.sort_values()  # of people whom all networks explain
+    for table in parts.values():
+        order = order.intersection(table.index)
+    parts = {name: parts[name].loc[order] for name in [*(one for one in recipes if one in parts), RIDGE]}
+    regions = set.intersection(*(set(own.columns[own.max() > own.min()]) for own in parts.values())) - {"logit"}
+    kept, found = sorted(regions), []
     for name, own in parts.items():
-        family, whole = (family_of(known[name]), is_whole(known[name])) if name in known else (RIDGE, False)
+        family, whole = (RIDGE, False) if name == RIDGE else (family_of(recipes[name]), is_whole(recipes[name]))
         found.append(Evidence(name, family, whole, own["logit"].to_numpy(float), own[kept].to_numpy(float)))
-    names, outcome, fold = (np.array(order.get_level_values(one)) for one in INDEX)
+    names, outcome, fold = (np.array(order.get_level_values(one)) for one in PERSON)
     people = HeldOutPeople(names, fold, outcome == 1)
-    tables = tables_of(found[:-1], found[-1], tissue_of(options.run, names, kept), people, kept.index(REGION))
+    tables = tables_of(found[:-1], found[-1], tissue_of(run, names, kept), people, kept.index(REGION))
     for name, table in zip(("evidence", "relations"), tables, strict=True):
-        table.to_csv(options.out / f"{name}.tsv", sep="\t", index=False, float_format="%.4g")
+        table.to_csv(out / f"{name}.tsv", sep="\t", index=False, float_format="%.4g")
         print(table.round(3).to_string(index=False))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ without labels from the younger people of OUT/younger, a registered run with nob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,15 +19,12 @@ from torch import Tensor
 from heatlas.pipeline.attribution.methods import attribute
 from heatlas.pipeline.attribution.registry import METHODS
 from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.cohort.records import Scan, ScanTable
+from heatlas.pipeline.cohort.records import ScanTable
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
 from heatlas.pipeline.evaluation.nulls import layers_with_parameters, randomised
 from heatlas.pipeline.evaluation.scores.localisation import rank_correlation
-from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks
 from heatlas.pipeline.evaluation.scores.masking import part_numbers, part_order
-from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import build_network
-from heatlas.pipeline.models.inputs import NetworkInput
 from heatlas.pipeline.models.storage import LoadedModel, load_model
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.pipeline.run.config.settings import Config
@@ -49,8 +46,6 @@ RIVALS = ("gradient", "input-x-gradient", "integrated-gradients", "grad-cam")
 REMOVED, STEPS = 0.25, 10
 """Share of the brain that is taken away at last, as in the source, and in how many steps."""
 SEED = 0
-FACE = 2
-"""Voxels from a face of the volume that count as on it."""
 YOUNGER = "younger"
 LEARNED: Mapping[str, Mapping[str, object]] = {
     "SimCLR": {"method": "simclr"},
@@ -75,8 +70,7 @@ def removal(loaded: LoadedModel, volume: Tensor, target: int) -> dict[str, float
     for name in RIVALS:
         method = fitted(METHODS[name].record(), volume.shape[-3:])
         stage = METHODS[name].stage_of(loaded.model)
-        values = attribute(loaded.model, volume, target, method, stage).speaking_for[0, 0]
-        orders |= {f"most first: {name}": values, f"least first: {name}": -values}
+        orders[f"most first: {name}"] = attribute(loaded.model, volume, target, method, stage).speaking_for[0, 0]
     score = lambda volumes: loaded.model(volumes).softmax(1)[:, target]  # noqa: E731
     with torch.no_grad():
         before = 100 * float(score(volume))
@@ -94,18 +88,16 @@ def while_removed(score: Callable[[Tensor], Tensor], volume: Tensor, values: Ten
 
 
 def cascade(loaded: LoadedModel, volume: Tensor, target: int) -> dict[str, float]:
-    """Rank correlation in the brain, without its sign, with earlier maps as layers are drawn anew, the head first."""
+    """Largest rank correlation in the brain, without its sign, with earlier maps as layers are drawn anew."""
     brain = (volume[0, 0] != 0).numpy()
     maps = [own_map(loaded, volume, target).numpy()[brain]]
     for count in range(1, len(layers_with_parameters(loaded.model)) + 1):
         maps.append(own_map(randomised(loaded, count, SEED), volume, target).numpy()[brain])
     like = [abs(rank_correlation(one, maps[0])) for one in maps[1:]]
     step = [abs(rank_correlation(one, before)) for before, one in pairwise(maps)]
-    most = {"like the trained map": like, "like the step before": step}
     return {
-        "like the trained map: head drawn anew": like[0],
-        "like the trained map: all layers": like[-1],
-        **{f"{name}: most of all steps": float(np.nanmax(values)) for name, values in most.items()},
+        "like the trained map: most of all steps": float(np.nanmax(like)),
+        "like the step before: most of all steps": float(np.nanmax(step)),
     }
 
 
@@ -132,38 +124,19 @@ def constants(loaded: LoadedModel, volume: Tensor, _: int) -> dict[str, float]:
     return {
         "constants: more than half": 100.0 * (owed / margin > 0.5),
         "constants: for the second": 100.0 * (owed * margin < 0),
-        "constants: size": abs(owed),
-        "margin: size": abs(margin),
     }
 
 
-def of_each_class(loaded: LoadedModel, volume: Tensor) -> Tensor:
-    """Contributions (2, D, H, W) of a scan to both logits."""
-    pairs, logits = encoded(loaded, volume)
-    return torch.cat([contributions(loaded.model, lambda x, of=of: logits(x)[:, of], pairs).sum(1) for of in (0, 1)])
-
-
-def misplaced(values: np.ndarray, places: ScanMasks) -> dict[str, float]:
-    """Shares of |values| and of positive values where no anatomy is."""
-    size, faces = np.abs(values), np.ones(values.shape, bool)
-    faces[(slice(FACE, -FACE),) * 3] = False
-    around = places.brain | places.rim
-    found = {"outside": float(size[~places.brain].sum() / size.sum()), "faces": float(size[faces].sum() / size.sum())}
-    above = np.clip(values, 0, None)
-    found["positive outside"] = float(above[~places.brain].sum() / max(above.sum(), 1e-30))
-    rim = size[places.rim].sum() / size[around].sum()
-    return found | {"rim": float(rim / (places.rim.sum() / around.sum()))}
-
-
 def drawn(loaded: LoadedModel, volume: Tensor, target: int) -> dict[str, float]:
-    """Shares of the contributions to the class that are no anatomy, as they are and less the mean of the classes."""
-    both, brain = of_each_class(loaded, volume), volume[0, 0].numpy() > 0
-    places = ScanMasks.of(brain, np.zeros(brain.shape, np.int64), (), loaded.input.resolution_mm)
-    found = {"even map: outside": 100 * float((~places.brain).mean())}
-    maps = {"class": both[target], "less the mean": both[target] - both.mean(0), "common": both.mean(0)}
+    """Share of positive contributions outside of the brain, to the class and less or as the mean of the classes."""
+    outside, (pairs, logits) = volume[0, 0] <= 0, encoded(loaded, volume)
+    both = [contributions(loaded.model, lambda x, of=of: logits(x)[:, of], pairs).sum(1)[0] for of in (0, 1)]
+    mean = (both[0] + both[1]) / 2
+    found = {"even map: outside": 100 * float(outside.double().mean())}
+    maps = {"class": both[target], "less the mean": both[target] - mean, "common": mean}
     for name, values in maps.items():
-        shares = misplaced(values.numpy(), places)
-        found |= {f"{name}: {place}": 100 * share for place, share in shares.items() if np.isfinite(share)}
+        above = values.clamp(min=0)
+        found[f"{name}: positive outside"] = 100 * float(above[outside].sum() / max(float(above.sum()), 1e-30))
     return found
 
 
@@ -187,13 +160,6 @@ def learned(work: Workplace, name: str, seed: int) -> Path:
     return folder.resolve()
 
 
-def features_of(model: StagedModel, spec: NetworkInput, layout: RunLayout, scans: Sequence[Scan]) -> np.ndarray:
-    """Of every scan, by the stages of a network that a probe keeps, (scans, channels)."""
-    body = torch.nn.Sequential(*kept_stages(model, spec.shape)[0])
-    files = [layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm) for scan in scans]
-    return features(body, files, spec)
-
-
 def known(cohort: JudgedCohort, config: Config) -> Iterator[dict[str, object]]:
     """Whether test people are recognised from the features of a backbone, and of the same network untrained."""
     assert isinstance(config.model, ProbeConfig)
@@ -201,12 +167,14 @@ def known(cohort: JudgedCohort, config: Config) -> Iterator[dict[str, object]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "untrained"))
         fresh = build_network(body_of(config.model), loaded.input.shape, 2)
-    scans = cohort.labelled  # also those trained on, whom no fold may test
+    spec, scans = loaded.input, cohort.labelled  # also those trained on, whom no fold may test
+    files = [cohort.layout.scan(scan.participant_id, scan.session_id, spec.resolution_mm) for scan in scans]
     people = [scan.participant_id for scan in scans]
     class_of = {scan.participant_id: str(scan.label) for scan in scans}
     found: dict[str, dict[str, object]] = {}
     for model, where in ((loaded.model, ""), (fresh, " of an untrained network")):
-        points = points_of(features_of(model, loaded.input, cohort.layout, scans), people)
+        body = torch.nn.Sequential(*kept_stages(model, spec.shape)[0])
+        points = points_of(features(body, files, spec), people)
         for fold in cohort.tested_folds:
             for person, row in recognised(points, fold, class_of, config.seed).items():
                 row_of = found.setdefault(person, {"person": person})

@@ -1,12 +1,21 @@
-"""Recipes of the studies of `patients_networks.py`, and what is asked of their networks."""
+"""The studies of `patients_networks.py`: recipes, and what is asked of their networks or of finished runs."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from inherent_runs import Recipe, Workplace, recipes_of, trained_networks
+import pandas as pd
+import patients_cams
+import patients_evidence
+import patients_grids
+import patients_planted
+import patients_relevance
+import patients_stream
+from inherent_runs import Ask, Recipe, Workplace, recipes_of, trained_networks
 from patients_measures import LEARNED, Measure, cascade, constants, drawn, known, learned, removal
 
 from heatlas.pipeline.evaluation.cohorts import JudgedCohort
@@ -41,9 +50,9 @@ NORMS = ("batch", "layer", "position", "instance")
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What is asked of the networks of some recipes."""
+    """Recipes and what is asked of their networks; or units of work, each with its name and what it asks."""
 
-    recipes: Callable[[Workplace, int], Iterable[Recipe]]
+    recipes: Callable[[Workplace, int], Iterable[Recipe]] | None = None
     """Those of a seed."""
     grids: bool = True
     """Whether maps are asked for in grids."""
@@ -57,10 +66,18 @@ class Study:
     """Whether the losses of the trainings are asked for: one that is no longer finite is an answer."""
     measures: Mapping[str, Mapping[Measure, int]] = dataclasses.field(default_factory=dict)
     """By recipe, further measures, and of how many people of each fold, the first by name; 0 for everybody."""
-    table: str = "people.tsv"
-    """Name of the file of all rows."""
     of_cohort: Callable[[JudgedCohort, Config], Iterator[dict[str, object]]] | None = None
     """Further measures of all people at once, of linear heads by cross-entropy."""
+    units: Callable[[Workplace, int], Iterable[tuple[str, Ask]]] | None = None
+    """In place of recipes."""
+    of_runs: bool = False
+    """Whether units ask a finished run, whose predictions have class and fold of each person."""
+    table: str = "people.tsv"
+    """Name of the file of all rows."""
+    about: Callable[[Path], Mapping[str, Any]] = lambda run: {}
+    """What numbers hold for everybody."""
+    summary: Callable[[Path, Path, pd.DataFrame], None] | None = None
+    """Writes to the folder what all rows together say; of the run as well."""
 
 
 def recorded(study: str) -> Callable[[Workplace, int], Iterable[Recipe]]:
@@ -148,7 +165,6 @@ TESTS: Mapping[str, Mapping[Measure, int]] = {
     "CoDA-S": {removal: 6, cascade: 4},
     **{f"B-cos, {name} norm with biases": {constants: 0} for name in NORMS},
     **{name: {drawn: 0} for name in ("B-cos, dark", "B-cos, dark, off-targets")},
-    "B-cos, B 1.5": {constants: 0, drawn: 0},
 }
 STUDIES = {
     "own": Study(recorded("own")),
@@ -161,4 +177,14 @@ STUDIES = {
     "pretrained": Study(pretrained_recipes, table="pretrained.tsv", of_cohort=known),
     "readable": Study(recorded("readable"), False, cams=CAMS, curves=8),
     "alone": Study(recorded("alone"), False, losses=True),
+    "planted": Study(units=patients_planted.units),
+    "evidence": Study(units=patients_evidence.units, summary=patients_evidence.write_tables),
+    "relevance": Study(units=patients_relevance.units, of_runs=True, about=patients_relevance.voxels_of),
+    "grids": Study(units=patients_grids.units, of_runs=True),
+    "grids-nine": Study(units=patients_grids.units_of_nine, of_runs=True),
+    "cams": Study(units=patients_cams.units, of_runs=True),
+    **{
+        name: Study(units=partial(patients_stream.units, heads=heads, curves=curves), of_runs=True)
+        for name, heads, curves in patients_stream.ASKED
+    },
 }

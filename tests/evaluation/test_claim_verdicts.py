@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from claim_numbers import Numbers
-from grid_statistics import rank_correlation
-from relevance_statistics import relevance_of, statistics
 from scipy.stats import spearmanr, t
 from sklearn.metrics import roc_auc_score
+from study_statistics import of_relevance, rank_correlation, relevance_of
 
 from heatlas.pipeline.evaluation.claims import rule
 from heatlas.pipeline.evaluation.claims.relevance import BETAS, GUIDED, INTENSITY, PREDICTED, Relevance
@@ -187,7 +186,7 @@ def relevance():
 
 def test_statistics_of_relevance_are_those_of_plain_code(relevance):
     """Each by loops over people, for people as they are and for some drawn several times."""
-    own, known, seed = relevance_of(relevance), statistics(relevance), 1
+    own, known, seed = relevance_of(relevance), of_relevance(relevance), 1
     drawn = np.random.default_rng(0).integers(0, 4, size=40).astype(float)
     for weights in (np.ones(40), drawn):
         rows = np.repeat(np.arange(40), weights.astype(int))
@@ -274,15 +273,6 @@ def test_a_head_at_the_end_of_a_name_has_answers_of_its_own():
     study = toy({"AG: cam, GAP": blind, "AG: cam, stream": blind, "GAP, logit": known, "stream, logit": blind})
     assert study.networks_know("AG: cam, GAP")
     assert not study.networks_know("AG: cam, stream less AG: cam, GAP")
-
-
-def test_somebody_without_a_prediction_is_named(tmp_path):
-    (tmp_path / "run-1" / "group").mkdir(parents=True)
-    known = pd.DataFrame({"participant_id": ["a"], "target": [1], "fold": [0], "probability": [0.5]})
-    known.to_csv(tmp_path / "run-1" / "group" / "predictions.tsv", sep="\t", index=False)
-    rows = pd.DataFrame({"person": ["a", "b"], "measure": "x", "value": 1.0})
-    with pytest.raises(SystemExit, match=r"run-1: no prediction of b in"):
-        claim_numbers.write_of_runs("toy", [tmp_path / "run-1"], lambda run: rows)
 
 
 @pytest.mark.parametrize("ties", [False, True])

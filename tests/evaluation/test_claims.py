@@ -16,6 +16,7 @@ import claim_records
 import claims
 import pytest
 import result_pages
+from patients_network_studies import STUDIES
 from result_pages import NEWER, NONE, OTHER, PageRecord
 
 from heatlas.pipeline.run.config.files import load_config
@@ -179,6 +180,8 @@ def test_commands_and_their_settings_exist(name, tmp_path):
                 assert not word.startswith("--") or re.search(rf"{word}\b|\b{word[2:].replace('-', '_')}=", source), (
                     word
                 )
+            if words[1].endswith("patients_networks.py"):
+                assert words[2] in STUDIES
 
 
 def test_times_are_said_measured_or_estimated_and_keep_the_bound():

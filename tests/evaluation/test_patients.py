@@ -6,12 +6,12 @@ import types
 from pathlib import Path
 from types import SimpleNamespace
 
-import grid_directions
 import harness
 import numpy as np
 import pandas as pd
 import patients_cams
 import patients_evidence as study
+import patients_grids
 import patients_halves
 import patients_measures
 import patients_network_studies
@@ -29,7 +29,7 @@ from scipy.special import logit
 from torch import nn
 
 from heatlas.pipeline.cohort.people.splits import Fold
-from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople
+from heatlas.pipeline.evaluation.scores.accuracy import HeldOutPeople, auc
 from heatlas.pipeline.evaluation.scores.map_scores import ScanMasks
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.inputs import NetworkInput
@@ -55,27 +55,96 @@ def scores_of(shares, kind="needle"):
 def test_shares_of_a_person_are_means_of_grids_and_a_copy_is_less_an_even_map(monkeypatch, tmp_path):
     one = scores_of({("grad-cam", 2): np.full(6, 0.45), ("rise", 0): np.arange(6.0)}, kind="corner")
     one = one.assign(setting="DiFull", chance=0.25, class_share=0.85, scan=np.tile([0, 1, 1, 1, 1, 1], 2))
-    monkeypatch.setattr(grid_directions, "read", lambda run: (one, {0: "a", 1: "b"}))
-    found = grid_directions.of_nine({"run": tmp_path}, Path("run")).set_index(["measure", "person"])["value"]
+    monkeypatch.setattr(patients_grids, "read", lambda run: (one, {0: "a", 1: "b"}))
+    found = patients_grids.shares(tmp_path).set_index("person")
     assert found["DiFull corner: rise at 0"].to_dict() == {"a": 0, "b": 3}
-    assert found["nine cells, DiFull corner: rise at 0"].to_dict() == {"a": 0, "b": 3}
-    copy = "DiFull corner: grad-cam at 2, in the copy, less an even map"
-    assert found[copy].to_dict() == pytest.approx({"a": 0.15, "b": 0.15})
+    assert found["DiFull corner: grad-cam at 2, in the copy, less an even map"].to_dict() == pytest.approx(
+        {"a": 0.15, "b": 0.15}
+    )
+    (name, ask), *_ = patients_grids.units_of_nine(SimpleNamespace(run=tmp_path), 1)
+    assert name == "nine cells"
+    assert list(ask().columns) == ["person", *(f"nine cells, {one}" for one in found.columns)]
 
 
-def test_scores_of_methods_are_named_by_both(tmp_path):
-    rows = pd.DataFrame({"participant_id": ["a", "b"], "method": ["x", "y"], "AD": [1.0, 2.0], "AG": [3.0, np.nan]})
-    rows.to_csv(tmp_path / "cams.tsv", sep="\t", index=False)
-    found = patients_cams.scores(tmp_path).set_index(["person", "measure"])["value"]
-    assert found.to_dict() == {("a", "AD: x"): 1, ("b", "AD: y"): 2, ("a", "AG: x"): 3}
+def test_shares_of_own_maps_are_in_per_cent_and_named_by_setting_map_and_depth(monkeypatch):
+    made = scores_of({("inherent", 0): np.array([0.2, 0.4, 0.9])}).assign(depth=0.0, top_share=0.5)
+    made = pd.concat([made, made.assign(setting="DiPart", depth=1.0), made.assign(grid=np.nan)])
+    monkeypatch.setattr(patients_networks, "evaluate_grids", lambda *_: [])
+    monkeypatch.setattr(patients_networks, "read_scores", lambda _: made.assign(scan=made["scan"].clip(upper=1)))
+    explaining = SimpleNamespace(config=None, scans=[SimpleNamespace(participant_id=name) for name in "ab"])
+    recipe = SimpleNamespace(explanations=lambda _: ())
+    found = patients_networks.shares(
+        None, SimpleNamespace(explaining=lambda _: explaining), recipe, SimpleNamespace(executor=None, digests=None)
+    ).set_index("person")
+    assert found["share: inherent at 0"].to_dict() == pytest.approx({"a": 20, "b": 65})
+    assert found["DiPart share: inherent at 1"].to_dict() == pytest.approx({"a": 20, "b": 65})
+    assert found["DiPart top: inherent at 1"].to_dict() == {"a": 50, "b": 50}
 
 
-def test_what_a_head_answers_is_stored_once_under_its_name(tmp_path):
-    heads = [f"{cam}, {head}" for cam in patients_stream.CAMS for head in ("GAP", "CA-Stream")]
-    rows = pd.DataFrame({"participant_id": "a", "method": heads, "logit": [1.0, 2, 1, 2], "AG": [5.0, 6, 7, 8]})
-    rows.to_csv(tmp_path / "cams.tsv", sep="\t", index=False)
-    found = patients_stream.of_heads(tmp_path).set_index("measure")["value"].to_dict()
-    assert found == {"GAP, logit": 1, "CA-Stream, logit": 2} | {f"AG: {one}": k + 5 for k, one in enumerate(heads)}
+@pytest.fixture
+def toy_study(monkeypatch, tmp_path):
+    """A study of a finished run of two people; `asked` holds the units that were asked."""
+    known = pd.DataFrame({"participant_id": ["a", "b"], "target": [0, 1], "fold": 0, "probability": [0.2, 0.7]})
+    (tmp_path / "seed-7" / "group").mkdir(parents=True)
+    known.to_csv(tmp_path / "seed-7" / "group" / "predictions.tsv", sep="\t", index=False)
+    answers = {"x": [{"person": "a", "AD: x": 1.0}, {"person": "b", "AD: x": 2.0, "AG: x": 3.0}]}
+    asked = []
+
+    def units(work, seed):
+        for name, rows in answers.items():
+            yield name, lambda name=name, rows=rows: asked.append((name, seed)) or rows
+
+    monkeypatch.setattr(
+        patients_networks, "STUDIES", {"toy": patients_network_studies.Study(units=units, of_runs=True)}
+    )
+    monkeypatch.setattr("sys.argv", ["patients_networks.py", "toy", str(tmp_path / "seed-7"), str(tmp_path / "out")])
+    return SimpleNamespace(answers=answers, asked=asked, table=tmp_path / "out" / "people.tsv")
+
+
+def test_a_study_of_runs_keeps_what_each_unit_says_and_asks_what_is_missing(toy_study):
+    patients_networks.main()
+    rows = pd.read_csv(toy_study.table, sep="\t")
+    assert set(rows["seed"]) == {7}
+    assert rows.set_index(["recipe", "person", "measure"])["value"].to_dict() == {
+        ("probability", "a", "probability"): 0.2, ("probability", "b", "probability"): 0.7,
+        ("x", "a", "AD: x"): 1, ("x", "b", "AD: x"): 2, ("x", "b", "AG: x"): 3,
+    }  # fmt: skip
+    assert rows.groupby("person")["class"].first().to_dict() == {"a": 0, "b": 1}
+    toy_study.answers["y"] = [{"person": "a", "AD: y": 5.0}]
+    patients_networks.main()
+    assert toy_study.asked == [("x", 7), ("y", 7)]
+    assert pd.read_csv(toy_study.table, sep="\t")["value"].sum() == pytest.approx(11.9)
+
+
+def test_somebody_without_a_prediction_is_named(toy_study):
+    toy_study.answers["x"].append({"person": "c", "AD: x": 1.0})
+    with pytest.raises(SystemExit, match=r"seed-7: no prediction of c in"):
+        patients_networks.main()
+
+
+def test_what_a_head_answers_is_stored_once_under_its_name(monkeypatch, tmp_path):
+    heads = {"GAP": torch.tensor([[0.0, 1.0]]), "CA-Stream": torch.tensor([[0.0, 2.0]])}
+    volume = torch.arange(8.0).reshape(1, 1, 2, 2, 2)
+    maps = {"GAP": volume[0, 0], "CA-Stream": -volume[0, 0]}
+    head_of = lambda logits: next(name for name, one in heads.items() if one is logits)  # noqa: E731
+    for name, replacement in {
+        "Split": SimpleNamespace(read=lambda _: SimpleNamespace(folds=[Fold(0, (), (), ("a",))])),
+        "classes_of": lambda _: {"a": 1},
+        "scan_of": lambda *_: volume,
+        "learned": lambda _, fold, head: SimpleNamespace(input=None, model=lambda _: heads[head]),
+        "map_and_scores": lambda model, *_: (maps[head_of(model(0))], {"AG": 6.0}),
+        "mapped": lambda model, *_: maps[head_of(model(0))][None],
+    }.items():
+        monkeypatch.setattr(patients_stream, name, replacement)
+    units = patients_stream.units(SimpleNamespace(run=tmp_path, folds=0), 1, ("GAP", "CA-Stream"), 0)
+    (plain,), (row,) = (list(ask()) for _, ask in units)
+    assert plain.pop("GAP, logit") == 1
+    assert row["CA-Stream, logit"] == 2
+    for cam in patients_stream.CAMS:
+        assert plain[f"AG: {cam}, GAP"] == row[f"AG: {cam}, CA-Stream"] == 6
+        assert row[f"likeness: {cam}, CA-Stream"] == pytest.approx(-1)
+        assert row[f"accuracy: {cam}, CA-Stream"] == 100
+        assert f"likeness: {cam}, GAP" not in plain
 
 
 def test_words_of_a_section_stay_when_its_tables_are_made_again(tmp_path):
@@ -215,6 +284,37 @@ def test_measures_of_planted_networks(people):
     assert twice["area"].to_numpy() == pytest.approx(found["area"][:3].to_numpy())
 
 
+def test_tables_are_of_the_people_whom_all_networks_explain_and_of_regions_that_say_something(
+    people, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(study, "DRAWS", 20)
+    regions = [study.REGION if k == WANTED else f"region {k}" for k in range(REGIONS)]
+    known = {"person": people.participant, "class": people.positive.astype(int), "fold": people.fold}
+    rows = []
+    for seed, name in enumerate([*(one.name for one in study.RECIPES[:4]), study.RIDGE]):
+        own = network(people, name, "", 3.0 * (seed == 0), seed)
+        wide = pd.DataFrame({**known, f"{name}, logit": own.margin, f"{name}, even": 0.0})
+        wide = wide.assign(**{f"{name}, {one}": own.densities[:, k] for k, one in enumerate(regions)})
+        wide = wide[int(seed == 1) :]  # one network does not explain the first
+        rows.append(wide.melt(list(known), var_name="measure").assign(recipe=name, seed=43))
+    seen = pd.DataFrame({"participant_id": people.participant}).merge(pd.DataFrame({"group": regions}), how="cross")
+    (tmp_path / "group").mkdir()
+    seen = seen.assign(intensity=np.random.default_rng(0).normal(size=len(seen)))
+    seen.to_csv(tmp_path / "group" / "image_regions.tsv", sep="\t", index=False)
+    study.write_tables(tmp_path, tmp_path, pd.concat(rows))
+    networks = pd.read_csv(tmp_path / "evidence.tsv", sep="\t").set_index("name")
+    assert networks["whole"].to_dict() == {one.name: study.is_whole(one) for one in study.RECIPES[:4]} | {
+        study.RIDGE: False
+    }
+    assert networks["area"].is_monotonic_decreasing
+    own = network(people, "", "", 3.0, 0)
+    held = HeldOutPeople(people.participant[1:], people.fold[1:], people.positive[1:])
+    expected = auc(own.margin[1:], held, np.ones((1, N - 1)))[0]
+    assert networks.loc[study.RECIPES[0].name, "area"] == pytest.approx(expected, abs=1e-3)
+    relations = pd.read_csv(tmp_path / "relations.tsv", sep="\t")
+    assert set(relations.loc[relations["networks"] == "all", "n"]) == {4}
+
+
 def test_families_count_once_and_the_own_one_not_at_all():
     g = {name: np.array(values, float) for name, values in
          {"a": [3, 2, 1], "b1": [1, 2, 3], "b2": [1, 2, 3], "c": [2, 3, 1]}.items()}  # fmt: skip
@@ -351,24 +451,26 @@ def test_of_a_linear_network_the_own_map_is_the_best_order():
 def test_layers_drawn_anew_change_the_map_and_the_same_layers_do_not(monkeypatch):
     network, scan = loaded(coda(outputs=2)), scans(1)
     found = patients_measures.cascade(network, scan, 1)
-    assert 0 <= found["like the trained map: all layers"] < 0.9
+    assert 0 <= found["like the trained map: most of all steps"] < 0.9
     monkeypatch.setattr(patients_measures, "randomised", lambda same, *_: same)
-    assert list(patients_measures.cascade(network, scan, 1).values()) == pytest.approx([1, 1, 1, 1])
+    assert list(patients_measures.cascade(network, scan, 1).values()) == pytest.approx([1, 1])
 
 
 def test_constants_are_nothing_without_biases_and_the_whole_margin_where_they_are_huge():
     scan = scans(1)
-    found = patients_measures.constants(loaded(bcos(outputs=2)), scan, 0)
-    assert found["constants: more than half"] == 0
-    assert found["constants: size"] == pytest.approx(0, abs=1e-9)  # what is left is rounding, and its sign anything
+    unbiased = loaded(bcos(outputs=2))
+    assert patients_measures.constants(unbiased, scan, 0)["constants: more than half"] == 0
+    owed = patients_measures.owed_and_margin(unbiased, scan)[0]
+    assert owed == pytest.approx(0, abs=1e-9)  # what is left is rounding, and its sign anything
     model, biased = bcos(outputs=2), nn.Linear(2, 2).double()
     with torch.no_grad():
         biased.weight.copy_(torch.eye(2))
         margin = float(model(scan) @ torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
         for factor, half, second in ((3, 100, 0), (-0.5, 0, 100), (0.5, 0, 0)):
             biased.bias.copy_(torch.tensor([0, factor * margin]))
-            found = patients_measures.constants(loaded(StagedModel([*model.stages, biased]).eval()), scan, 0)
-            assert found["constants: size"] == pytest.approx(abs(factor * margin))
+            network = loaded(StagedModel([*model.stages, biased]).eval())
+            assert patients_measures.owed_and_margin(network, scan)[0] == pytest.approx(factor * margin)
+            found = patients_measures.constants(network, scan, 0)
             assert (found["constants: more than half"], found["constants: for the second"]) == (half, second)
 
 

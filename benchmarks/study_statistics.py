@@ -1,10 +1,13 @@
-"""How the shares of integrated gradients go with those of Grad-CAM (A21), of the stored numbers of grids."""
+"""Statistics of stored numbers beside the means of their measures, by study."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from claim_numbers import Numbers
 
+from heatlas.pipeline.evaluation.claims import relevance
 from heatlas.pipeline.evaluation.claims.rule import Floats, Statistic
 
 CAM = "GridPG needle: grad-cam at 4"
@@ -27,9 +30,30 @@ def rank_correlation(first: Floats, second: Floats) -> Statistic:
     return statistic
 
 
-def statistics(numbers: Numbers) -> dict[str, Statistic]:
-    """By the kernel of smoothing."""
+def of_grids(numbers: Numbers) -> dict[str, Statistic]:
+    """How the shares of integrated gradients go with those of Grad-CAM (A21), by the kernel of smoothing."""
     kernels = {"not smoothed": INTEGRATED}
     kernels |= {f"K = {one.removeprefix(SMOOTH)[:-5]}": one for one in numbers.wide if one.startswith(SMOOTH)}
     cam = numbers.of(CAM)
     return {f"with Grad-CAM, {name}": rank_correlation(numbers.of(one), cam) for name, one in kernels.items()}
+
+
+def relevance_of(numbers: Numbers) -> relevance.Relevance:
+    voxels = numbers.about["voxels"]
+    maps = {
+        name: np.stack([numbers.of(f"{name}: {region}") for region in voxels], axis=2).swapaxes(0, 1)
+        for name in {one.partition(": ")[0] for one in numbers.wide if ": " in one}
+    }
+    return relevance.Relevance(maps, voxels, numbers.classes, numbers.folds, numbers.of)
+
+
+def of_relevance(numbers: Numbers) -> dict[str, Statistic]:
+    found = relevance.statistics(relevance_of(numbers))
+    unknown = tuple(tissue for tissue in (relevance.INTENSITY, relevance.VOLUME) if tissue not in numbers.wide)
+    return {name: one for name, one in found.items() if not name.startswith(unknown)}
+
+
+STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {
+    "relevance": of_relevance,
+    **dict.fromkeys(("grids", "grids-unnormed"), of_grids),
+}
