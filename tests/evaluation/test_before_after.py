@@ -354,7 +354,7 @@ def test_nobody_helps_to_choose_the_weight_of_a_network_that_is_tested_on_them()
     rows += [{**one, "part": "test", "fold": 1 - one["fold"]} for one in rows]
     values = with_weights_chosen(pd.DataFrame(rows), sections()["swept"])
     weights = {(name, fold): one.weight for name, one, own in values for fold in own["fold"]}
-    assert weights == {("bcos-energy by EPG", 1): 3.0, ("bcos-energy by EPG", 0): 1.0} | {
+    assert weights == {("bcos-energy by EPG", 0): 3.0, ("bcos-energy by EPG", 1): 1.0} | {  # fold 0 tests p0
         ("bcos-energy by IoU", 1): 1.0, ("bcos-energy by IoU", 0): 1.0
     }  # fmt: skip
 
