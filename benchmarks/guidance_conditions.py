@@ -49,7 +49,6 @@ class Condition:
     longer: float = 1  # times as many epochs: of few people, as many steps as of all
     begins: str = ""  # condition whose trained network goes on; empty for a fresh one
     held_out: bool = False  # IoU at the threshold best on the validation part, and on-object EPG of regions in boxes
-    folds: int = 3  # the first ones only
     against: str = "control"  # condition that it is compared with
 
 

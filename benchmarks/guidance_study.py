@@ -6,15 +6,15 @@
 RUN has registered scans at 2 or 4 mm, and is only read: one scan of each person, at 4 mm. The marker is a small cube in
 a corner, as bright as the brightest voxel; in training and validation it goes with the diagnosis (95 %), and who is
 tested has a copy with and one without. Masks and measures are those of `heatlas evaluate --parts marker`. A training
-that is done is not repeated: other epochs or folds need another OUT. Writes OUT/guidance_study.tsv, an answer a row,
-and prints what the validation parts say, by which weights are chosen. With --numbers what test people have is stored
-for claims, named "CONDITION, MEASURE".
+that is done is not repeated: other epochs need another OUT. Writes OUT/guidance_study.tsv, an answer a row, and prints
+the weights that are chosen for each network by people it is not tested on. With --numbers what test people have is
+stored for claims, named "CONDITION, MEASURE", or "LOSS by EPG, MEASURE" of the chosen weights.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -298,7 +298,7 @@ def study(
 ) -> None:
     for one in (one for name, one in everything.items() if not only or name in only):
         for seed in seeds:
-            for fold in range(min(folds, one.folds)):
+            for fold in range(folds):
                 weights, table = (out / f"{one.name}_seed-{seed}_fold-{fold}{end}" for end in (".pt", ".tsv"))
                 if table.is_file() and weights.is_file():
                     continue
@@ -349,70 +349,80 @@ def held_out_iou(rows: pd.DataFrame, mask: str = "sides") -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def weights_chosen(known: pd.DataFrame, wanted: Sequence[Condition], measure: str) -> dict[tuple[str, str], str]:
+def weights_chosen(known: pd.DataFrame, wanted: Sequence[Condition], measure: str) -> dict[tuple[str, str], Condition]:
     """By control and loss, the condition with the largest measure of those whose accuracy is at most 5 points lower.
 
-    Where there is none, the one with the smallest weight. All values are means over the validation parts.
+    Where there is none, the one with the smallest weight. All values are means over `known`.
     """
     means = known.groupby("condition").mean(numeric_only=True)
     found = {}
-    swept_ones = [one for one in wanted if one.loss and one.against.endswith(ON) and one.annotated == 1]
-    there = [one for one in swept_ones if one.name in means.index and one.stage == 0]
-    for against, loss in dict.fromkeys((one.against, one.loss) for one in there):
-        own = [one for one in there if (one.against, one.loss) == (against, loss)]
+    for (against, loss), own in swept(wanted, means.index).items():
         least = means.loc[against, "correct"] - LARGEST_DROP - EQUAL
         allowed = [one for one in own if means.loc[one.name, "correct"] >= least] or own[:1]
-        found[against, loss] = max(allowed, key=lambda one: means.loc[one.name, measure.format(one.mask)]).name
+        found[against, loss] = max(allowed, key=lambda one: means.loc[one.name, measure.format(one.mask)])
     return found
 
 
-def on_validation(rows: pd.DataFrame, wanted: Sequence[Condition]) -> pd.DataFrame:
-    """What is known of each condition on the validation parts of the first fold, and by which measure it is chosen.
+def swept(wanted: Sequence[Condition], there: Collection[str]) -> dict[tuple[str, str], list[Condition]]:
+    """By control and loss, the conditions that differ in the weight of the loss alone, if there are several."""
+    found: dict[tuple[str, str], list[Condition]] = {}
+    for one in wanted:
+        if one.loss and one.against.endswith(ON) and one.annotated == 1 and one.stage == 0 and one.name in there:
+            found.setdefault((one.against, one.loss), []).append(one)
+    return {key: own for key, own in found.items() if len(own) > 1}
 
-    Those parts are as in training.
+
+def with_weights_chosen(
+    rows: pd.DataFrame, wanted: Sequence[Condition]
+) -> Iterator[tuple[str, Condition, pd.DataFrame]]:
+    """Name, condition and test rows of each loss with the weight chosen for a seed and fold, by EPG and by IoU.
+
+    What chooses is what networks of all seeds and folds answer of people in their validation parts who are not tested
+    there: nobody helps to choose the weight of a network that is tested on them.
     """
-    known = rows[(rows["part"] == "validation") & (rows["fold"] == 0)]
     boxes = [one for one in wanted if one.plain and not one.teacher]
-    picks = {name: set(weights_chosen(known, boxes, f"{name}_{{}}").values()) for name in ("epg", "iou")}
-    means = known.groupby("condition").mean(numeric_only=True)
-    found = []
-    for one in (one for one in wanted if one.name in means.index):
-        values = {name: means.loc[one.name, f"{name}_{one.mask}"] for name in picks}
-        by = " and ".join(name for name, pick in picks.items() if one.name in pick)
-        found.append({"condition": one.name, "accuracy": means.loc[one.name, "correct"], **values, "chosen by": by})
-    return pd.DataFrame(found)
+    rows = rows[rows["condition"].isin([one.name for one in boxes])]
+    validation, test = rows[rows["part"] == "validation"], rows[rows["part"] == "test"]
+    for _, here in test.groupby(["seed", "fold"]):
+        known = validation[~validation["person"].isin(here["person"])]
+        for word in ("EPG", "IoU"):
+            for (against, loss), one in weights_chosen(known, boxes, f"{word.lower()}_{{}}").items():
+                yield f"{against.removesuffix(ON)}-{loss} by {word}", one, here[here["condition"] == one.name]
 
 
 def measures_of(rows: pd.DataFrame, one: Condition) -> pd.DataFrame:
     """Columns of a condition by the name of the measure; both copies of a person's scan count as much.
 
-    Against training: the copy whose marker does not go with the diagnosis. In the reversed task, where people are not
-    what networks tell apart, there is no logit.
+    Against training: the copy whose marker does not go with the diagnosis. The logit, by which networks are better than
+    a coin or not, is that of the other copy; in the reversed task, where people are not what networks tell apart, there
+    is none.
     """
     names = {f"epg_{one.mask}": "EPG", f"iou_{one.mask}": "IoU", f"on_object_epg_{one.mask}": "on-object EPG"}
     names |= {"on_marker_brain": "on marker", f"last_epg_{one.mask}": "EPG, last stage", "cosine": "cosine"}
-    names |= {} if one.reversed else {"logit": "logit"}
-    found = rows[[name for name in names if name in rows]].rename(columns=names)
-    splits = {"correct": "correct", "agrees": "agreement"}
+    names |= {"correct": "correct", "agrees": "agreement"} | ({} if one.reversed else {"logit": "logit"})
+    found = rows[[name for name in names if name in rows]].rename(columns=names).astype(float)
     if not one.plain:
-        known, splits["correct"] = rows["positive"] == rows["marked"], "mean of four"
-        for name, parts in (("correct", ("as in", "against")), ("agrees", ("agreement as in", "agreement against"))):
-            for part, where in zip(parts, (known, ~known), strict=True):
-                found = found.assign(**{f"{part} training": rows[name].where(where)}) if name in rows else found
-    return found.assign(**{word: rows[name] for name, word in splits.items() if name in rows})
+        known = rows["positive"] == rows["marked"]
+        for name in ("correct", "agreement"):
+            if name in found:
+                found[f"{name}, as in training"] = found[name].where(known)
+                found[f"{name}, against training"] = found[name].where(~known)
+        if "logit" in found:
+            found["logit"] = found["logit"].where(known)
+    return found
 
 
 def numbers_of(rows: pd.DataFrame, wanted: Sequence[Condition]) -> pd.DataFrame:
     """Rows of test people for claims: a measure is named "CONDITION, MEASURE"; shares are from 0 to 1."""
-    keys, found = ["person", "seed", "fold", "class"], []
-    tested = rows[rows["part"] == "test"].reset_index(drop=True)
-    tested["class"] = tested["positive"].astype(int)
-    for one in wanted:
-        own = tested[tested["condition"] == one.name]
-        values = measures_of(own, one).astype(float)
-        each = values.assign(**{name: own[name] for name in keys}).groupby(keys).mean().reset_index()
+    keys = ["person", "seed", "fold", "class"]
+    rows = rows.assign(**{"class": rows["positive"].astype(int)})
+    tested = rows[rows["part"] == "test"]
+    parts = [(one.name, one, tested[tested["condition"] == one.name]) for one in wanted]
+    found = []
+    for name, one, own in (*parts, *with_weights_chosen(rows, wanted)):
+        each = measures_of(own, one).assign(**{key: own[key] for key in keys}).groupby(keys).mean().reset_index()
         long = each.melt(keys, var_name="measure").dropna(subset="value")
-        found.append(long.assign(measure=f"{one.name}, " + long["measure"]))
+        found.append(long.assign(measure=f"{name}, " + long["measure"]))
     return pd.concat(found, ignore_index=True)
 
 
@@ -434,7 +444,9 @@ def main() -> None:
     rows = pd.concat([pd.read_csv(path, sep="\t") for path in sorted(arguments.out.glob("*_seed-*.tsv"))])
     rows = held_out_iou(rows[rows["seed"].isin(arguments.seeds)])
     rows.to_csv(arguments.out / "guidance_study.tsv", sep="\t", index=False, float_format="%.3g")
-    print(on_validation(rows, wanted).round(3).to_string(index=False))
+    for name, one, own in with_weights_chosen(rows, wanted):
+        seed, fold = own[["seed", "fold"]].iloc[0]
+        print(f"{name}, seed {seed}, fold {fold}: weight {one.weight:g}")
     if arguments.numbers:
         print(write_of_study(arguments.numbers, numbers_of(rows, wanted), arguments.run))
 

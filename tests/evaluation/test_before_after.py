@@ -18,10 +18,10 @@ from guidance_study import (
     enlarged,
     held_out_iou,
     numbers_of,
-    on_validation,
     parts_of,
     trained,
     weights_chosen,
+    with_weights_chosen,
 )
 from guidance_study import measured as further_measured
 from torch import nn
@@ -332,20 +332,31 @@ def test_numbers_of_people_are_means_of_both_copies_and_groups_are_apart() -> No
     assert found["class"]["control, EPG"].to_dict() == {"p0": 0, "p1": 1}
     values = found["value"]
     assert values["control, EPG"].to_dict() == {"p0": 0.625, "p1": 0.625}
-    assert values["control, as in training"].to_dict() == {"p0": 1, "p1": 1}
-    assert values["control, against training"].to_dict() == {"p0": 0, "p1": 0}
-    assert values["control, mean of four"].to_dict() == values["control, logit"].to_dict() == {"p0": 0.5, "p1": 0.5}
+    assert values["control, correct"].to_dict() == {"p0": 0.5, "p1": 0.5}
+    assert values["control, correct, as in training"].to_dict() == {"p0": 1, "p1": 1}
+    assert values["control, correct, against training"].to_dict() == {"p0": 0, "p1": 0}
+    assert values["control, logit"].to_dict() == {"p0": 0, "p1": 1}  # of the copy that is as in training
     assert values["plain, correct"].to_dict() == {"p0": 1, "p1": 0}
     assert values["plain, EPG"].to_dict() == {"p0": 0.1}  # a network that gives everybody one class has no map
-    assert "plain, mean of four" not in values
+    assert "plain, correct, as in training" not in values
     assert Condition("any").shown == "input-x-gradient"
 
 
-def test_what_is_known_on_validation_is_of_the_first_fold_alone() -> None:
-    rows = answers().assign(part="validation", iou_brain=0.5)
-    other = rows.assign(fold=1, correct=0.0)
-    (row,) = on_validation(pd.concat([rows, other]), sections()["first"]).to_dict("records")
-    assert row == {"condition": "control", "accuracy": 0.5, "epg": 0.625, "iou": 0.5, "chosen by": ""}
+def test_nobody_helps_to_choose_the_weight_of_a_network_that_is_tested_on_them() -> None:
+    """Weight 3 has more EPG and is as accurate for all but p0, whose answers speak against it."""
+    found = dict(seed=1, part="validation", positive=False, marked=False, logit=0.0, iou_sides=0.5)
+    networks = {"bcos-on": (0.1, 1.0), "bcos-energy-1": (0.2, 1.0), "bcos-energy-3": (0.3, 0.0)}
+    rows = [
+        found | dict(condition=name, fold=fold, person=person, epg_sides=epg, correct=right if person == "p0" else 1.0)
+        for name, (epg, right) in networks.items()
+        for fold, person in ((0, "p1"), (1, "p0"))
+    ]
+    rows += [{**one, "part": "test", "fold": 1 - one["fold"]} for one in rows]
+    values = with_weights_chosen(pd.DataFrame(rows), sections()["swept"])
+    weights = {(name, fold): one.weight for name, one, own in values for fold in own["fold"]}
+    assert weights == {("bcos-energy by EPG", 0): 3.0, ("bcos-energy by EPG", 1): 1.0} | {  # fold 0 tests p0
+        ("bcos-energy by IoU", 1): 1.0, ("bcos-energy by IoU", 0): 1.0
+    }  # fmt: skip
 
 
 def test_a_network_goes_on_from_the_weights_of_another(tmp_path) -> None:
@@ -381,7 +392,8 @@ def test_a_weight_is_chosen_by_its_maps_among_those_that_cost_little(accuracies,
     names = ("bcos-on", "bcos-energy-1", "bcos-energy-3", "bcos-energy-10", "bcos-energy-3-1%", "bcos-energy-1-last")
     values = zip(names, (0.6, *accuracies, 0.9, 0.9), (0.1, 0.2, 0.3, 0.4, 0.9, 0.9), strict=True)
     known = pd.DataFrame([{"condition": name, "correct": right, "epg_sides": epg} for name, right, epg in values])
-    assert weights_chosen(known, sections()["swept"], "epg_{}") == {("bcos-on", "energy"): f"bcos-energy-{wanted}"}
+    (one,) = weights_chosen(known, sections()["swept"], "epg_{}").values()
+    assert one.name == f"bcos-energy-{wanted}"
 
 
 # The worst group: what chance gives, by brute force; bounds, and how often they hold.
