@@ -83,7 +83,7 @@ class Analysis:
     """A function from inputs to its table, or to several by name.
 
     The participant is the unit, p is (b + 1) / (m + 1), effects have intervals, and tests are corrected within a named
-    family. A simulation without effect (``benchmarks/type_one_error.py``) must find the level near 5 %, with
+    family. A simulation without effect (``tests/statistics/error_rates``) must find the level near 5 %, with
     repeated scans per person. `tables` are those that it may write, `tasks` the kinds that it is defined for.
     """
 

@@ -77,7 +77,7 @@ TOO_SHORT = (
     "the interval takes the fitted classifiers as given and is too short: 8 to 14 % instead of 5 % miss the accuracy "
     "expected with so many people"
 )
-"""Note of the site (`benchmarks/null_sites.py`)."""
+"""Note of the site (`tests/statistics/error_rates/null_sites.py`)."""
 
 
 @dataclass(frozen=True, eq=False)

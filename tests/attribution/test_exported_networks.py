@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import runpy
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +17,7 @@ from heatlas.pipeline.attribution.lrp.rules import Composite, EpsilonRule
 from heatlas.pipeline.attribution.reference.deeplift import deeplift
 from heatlas.pipeline.models.graph.exporting import exported
 from heatlas.pipeline.models.graph.tracing import trace
-from heatlas.pipeline.run.errors import HeatlasError, UsageError
+from heatlas.pipeline.run.errors import UsageError
 
 EXACT = EpsilonRule(0.0, bias=False)
 LRP_0 = [Composite("lrp-0", EXACT, EXACT, EXACT, EXACT)]
@@ -237,30 +235,3 @@ def test_a_batch_is_explained_one_by_one() -> None:
         lrp(network, drawn(2, 1, 5, 5, 5), 1, LRP_0)
     with pytest.raises(UsageError):
         trace(network)
-
-
-FIELD = Path(heatlas.__file__).parents[1] / "benchmarks" / "field_networks.py"
-
-
-@pytest.mark.slow
-def test_most_networks_of_the_field_are_explained_and_add_up() -> None:
-    networks = runpy.run_path(str(FIELD))
-    explained = 0
-    for name, build in networks["NETWORKS"].items():
-        torch.manual_seed(7)
-        volume, control = torch.rand((2, *networks["SHAPE"]), dtype=torch.float64)
-        try:
-            network = build().double()
-        except ImportError:  # einops, which some of MONAI's need
-            continue
-        options = {"reference": [control], "output_item": networks["ITEMS"].get(name, "")}
-        try:
-            by_lrp, by_deeplift = (
-                heatlas.explain(network, volume, method, **options) for method in ("lrp", "deeplift")
-            )
-        except HeatlasError:
-            continue
-        assert abs(float(by_lrp.attribution.ledger.residual)) < 1e-4 * abs(by_lrp.value), name
-        assert abs(by_deeplift.missing) < 1e-4 * abs(by_deeplift.value - by_deeplift.reference_value), name
-        explained += 1
-    assert explained >= 27

@@ -13,10 +13,9 @@ import pytest
 import scipy.stats
 from made_up import FAST, GROUPS, MAPS, inputs_of, people, predictions_of, relevance_of, settings
 from mci_cohort import applied_to, mci_people
-from null_patterns import CELLS, coverage
 from scipy.optimize import brentq
 from scipy.special import expit, logit
-from scipy.stats import beta, binom, skew, t, ttest_1samp
+from scipy.stats import beta, skew, t, ttest_1samp
 
 from heatlas.pipeline.regions.effect_size import hedges_g
 from heatlas.pipeline.statistics.arrays import Floats, Resampling
@@ -438,24 +437,6 @@ def test_correlations_with_the_target_have_places_and_others_have_none():
         assert ((rows["place_low"] <= place) & (place <= rows["place_high"])).all()
     hippocampus = table[bounded & (table["group"] == "Hippocampus") & (table["map"] == MAPS[0])]
     assert hippocampus["place_low"].eq(1).all()  # where the classes differ
-
-
-PLACES_SKEWED = ("all tied, 15:45, SD 2:1, lognormal",)  # 90 %: docs/benchmarks/statistics.md
-CHANCE = 0.001
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CELLS)
-def test_true_places_are_held_as_often_as_said(name):
-    data_sets = 1_000
-    found = coverage(name, data_sets)
-    low, high = (0.88, 0.94) if name in PLACES_SKEWED else (0.93, 0.97)
-    least, most = binom.ppf(CHANCE / 2, data_sets, low), binom.isf(CHANCE / 2, data_sets, high)
-    first, places = found["holds_first"].sum(), np.stack(found["held"].tolist()).sum(axis=0)
-    assert first >= least
-    assert places.mean() >= low * data_sets
-    if name.startswith("all tied"):  # elsewhere a whole number is held more often
-        assert first <= most
 
 
 # Few people, people alike, or values almost on a line: no interval without width, and rounding does not decide p.

@@ -16,8 +16,7 @@ from scipy import ndimage
 
 from heatlas.pipeline.cohort.images.conversion import dcm2niix_binary
 
-ROOT = Path(__file__).resolve().parents[1]
-NETWORK = ROOT / "pipeline" / "models" / "carried" / "oasis1-age"
+NETWORK = Path(__file__).resolve().parents[3] / "pipeline" / "models" / "carried" / "oasis1-age"
 RNG = np.random.default_rng
 FIT = ("dice", "covered", "scale", "affine_residual_mm", "template_correlation")
 LOOK = ("template_correlation", "white_minus_grey", "grey_minus_fluid", "region_distance")

@@ -1,11 +1,12 @@
 """Is an image that is not what it seems said to be so? What `heatlas apply` says of one image of each of many kinds.
 
-    python benchmarks/unlike_images.py ../shared/data OUT --page docs/benchmarks/unlike_images.md
+    PYTHONPATH=benchmarks python tests/attribution/unlike_images/unlike_images.py ../shared/data OUT --draw 2
 
-OUT gets images and answers; a kind with an answer is not repeated, ``--only`` names kinds, and ``--draw 2`` makes them
-of other people. An image is said to be unlike if it is refused in one line with nothing written, or if a measure of
-``likeness.tsv`` that fits what is wrong with it is unlike, and not as much so in the ordinary image that it was made
-of. Images are made by `unlike_kinds`; what is refused as its file is read, whatever it shows, is asked by tests.
+OUT gets images and answers; a kind with an answer is not repeated, ``--only`` names kinds, ``--draw 1`` makes them of
+other people, and ``--page docs/benchmarks/unlike_images.md`` writes the tables. An image is said to be unlike if it is
+refused in one line with nothing written, or if a measure of ``likeness.tsv`` that fits what is wrong with it is unlike,
+and not as much so in the ordinary image that it was made of. Images are made by `unlike_kinds`; what is refused as its
+file is read, whatever it shows, is asked by tests.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def lines_of(rows: pd.DataFrame, data: Data) -> list[str]:
 
 
 def measure() -> None:
-    given = arguments_of(__doc__, "folder out --only --page", folder={"type": Path}, draw=1)
+    given = arguments_of(__doc__, "folder out --only --page", folder={"type": Path}, draw=2)
     data, answers = Data(given.folder.resolve(), given.draw), given.out / "answers.tsv"
     network = exported(given.out / "network")
     for kind in [*KINDS, *CONTROLS]:

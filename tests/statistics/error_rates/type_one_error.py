@@ -1,9 +1,10 @@
 """Error rates and power of the statistics by simulation: every test offered, intervals, places of regions, subtypes.
 
-    OMP_NUM_THREADS=1 python benchmarks/type_one_error.py scans power shortcuts --output docs/benchmarks/statistics.md
-    OMP_NUM_THREADS=1 python benchmarks/type_one_error.py tables --only "sites"    # cases of the modules null_*
-    OMP_NUM_THREADS=1 python benchmarks/type_one_error.py places --only "near" --data-sets 100
-    OMP_NUM_THREADS=1 python benchmarks/type_one_error.py planted subtypes --data-sets 100    # are printed only
+    export PYTHONPATH=benchmarks OMP_NUM_THREADS=1
+    python tests/statistics/error_rates/type_one_error.py scans power shortcuts --output docs/benchmarks/statistics.md
+    python tests/statistics/error_rates/type_one_error.py tables --only "sites"    # cases of the modules null_*
+    python tests/statistics/error_rates/type_one_error.py places --only "near" --data-sets 100
+    python tests/statistics/error_rates/type_one_error.py planted subtypes --data-sets 100    # are printed only
 
 Nothing is related to what is tested beyond what the model adjusts for, so 5 % of tests should reject at 5 %. Tests and
 intervals are called as the pipeline, or made as their tables, make them. *scans*: 60 people with one to four scans
@@ -31,7 +32,7 @@ import pandas as pd
 from harness import STATISTICS, arguments_of, show, table
 from null_data import CASES, COLUMNS, INTERVALS, LIMITS, PEOPLE, SEED, Case, Found, Generator, Rates, counted
 from null_groups import PLANTED, POWER, found_of_planted
-from null_patterns import CELLS, PATIENTS, coverage, numbers_found
+from null_patterns import CELLS, OF_PATIENTS, PATIENTS, coverage, numbers_found
 from scipy.stats import binom
 
 from heatlas.pipeline.run.work.seeds import generator
@@ -300,12 +301,12 @@ def planted(options: argparse.Namespace) -> Tables:
 
 
 def subtypes(options: argparse.Namespace) -> Tables:
-    """How often subtypes are reported where there are none, and found where there are some."""
+    """In how many data sets more than one subtype is reported: in the first four kinds there are none."""
     rows = []
-    for kind, n in itertools.product(PATIENTS, (15, 30, 100)):
-        found = np.array(list(numbers_found(kind, n, options.data_sets)))
-        rows.append((kind, n, *(f"{100 * share.mean():.1f}" for share in (found == 1, found == 2, found > 2))))
-    yield ["data", "patients", "one group %", "two %", "more %"], rows
+    for kind in PATIENTS:
+        found = [np.array(list(numbers_found(kind, n, options.data_sets))) for n in OF_PATIENTS]
+        rows.append((kind, *(f"{(numbers > 1).mean():.0%}" for numbers in found)))
+    yield ["data", *(f"{n} patients" for n in OF_PATIENTS)], rows
 
 
 PARTS = {

@@ -216,6 +216,9 @@ PATIENTS: dict[str, Callable[[int, Generator], np.ndarray]] = {
 }
 
 
+OF_PATIENTS = (15, 30, 100)
+
+
 def numbers_found(kind: str, n: int, data_sets: int) -> Iterator[int]:
     """Subtypes by the rule of `pipeline.statistics.normative.subtypes.find_subtypes` without its tables.
 

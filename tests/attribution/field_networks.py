@@ -1,4 +1,4 @@
-"""Networks of the field, small and with one channel, for `benchmarks/foreign_networks.py`.
+"""Networks of the field, small and with one channel, for `test_field_networks.py`.
 
 Those that MONAI builds are records; the others are written as their authors write them: control flow on shapes,
 functions in place, tokens and scans by hand.
