@@ -1,4 +1,4 @@
-"""Records of the ledger of claims (`benchmarks/claims`): sources, claims, answers, commands, their times, systems."""
+"""Records of the ledger of claims (`benchmarks/claims`): sources, claims, answers, commands, their times."""
 
 from __future__ import annotations
 
@@ -127,17 +127,6 @@ class Claim:
         answers = self.here or (Answer("", "", verdict, command=self.command, needs=why),)
         for number, answer in enumerate(answers):
             yield self.id + ("" if not number else "abcdefgh"[number]), answer
-
-
-@dataclass(frozen=True)
-class System:
-    """Parts of the notes on a source (`notes`), and the command that reaches them; empty where none does."""
-
-    notes: str
-    systems: str
-    what: str
-    command: str
-    how: str
 
 
 @dataclass(frozen=True)
@@ -289,12 +278,6 @@ def _command(one: dict[str, Any]) -> Command:
     shared = one.get("config_file")
     config = (RECORDS / shared).read_text(encoding="utf-8") if shared else one.get("config", "").lstrip()
     return Command(**{**one, "lines": tuple(one["lines"]), "config": config})
-
-
-@cache
-def systems() -> tuple[System, ...]:
-    lines = (RECORDS / "systems.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    return tuple(System(*line.split("\t")) for line in lines)
 
 
 @cache

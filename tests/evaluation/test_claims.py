@@ -249,22 +249,6 @@ def test_workers_that_outlive_a_command_count(tmp_path):
     assert seconds >= 0.8
 
 
-def test_every_part_of_the_notes_is_reached_or_says_why_not():
-    parts = {(one.notes, int(number)) for one in claim_records.systems() for number in _parts(one.systems)}
-    assert parts == {
-        (n, k + 1) for n, last in (("attribution", 40), ("inherent", 40), ("probing", 20)) for k in range(last)
-    }
-    for one in claim_records.systems():
-        assert one.how or one.command, one.systems
-        if one.command:
-            read_command(shlex.split(one.command)[1:])
-
-
-def _parts(text: str) -> list[int]:
-    found = [re.findall(r"\d+", piece) for piece in text.split(",")]
-    return [number for ends in found for number in range(int(ends[0]), int(ends[-1]) + 1)]
-
-
 def test_numbers_of_a_text():
     assert claim_records.numbers("−.05 (-0.17 to +.03), 1,098 in 3/3; 1e-3, 65, 40") == {
         "-.05", "-.17", ".03", "1098", "3", "1e-3", "65", "40",
