@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -31,14 +32,19 @@ from heatlas.pipeline.evaluation.nulls import networks_of
 from heatlas.pipeline.evaluation.planting.cohort import planted_cohort
 from heatlas.pipeline.explaining.explained_scan import Explanation
 from heatlas.pipeline.explaining.scan_jobs import explanations_of_run
+from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.registry import family_of
 from heatlas.pipeline.models.inputs import NetworkInput, read_channels
 from heatlas.pipeline.regions.packed_atlas import PackedAtlas
 from heatlas.pipeline.run.config.files import load_config
-from heatlas.pipeline.run.config.settings import Config
+from heatlas.pipeline.run.config.settings import Config, TrainingConfig
 from heatlas.pipeline.run.layout.folder import read_run_input
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout, RunLayout
 from heatlas.pipeline.run.work.digests import DigestCache
+from heatlas.pipeline.training.objectives.records import Context, Objective
+from heatlas.pipeline.training.steps import repeatable
+from heatlas.pipeline.training.trainer import NOTHING, Resumption, train
+from heatlas.pipeline.training.volumes import LabelledVolumes
 from heatlas.studies.consensus.stage import FAMILY, Networks
 
 REGISTERED = "registered"
@@ -68,20 +74,25 @@ def _merged(base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **{k: _merged(base.get(k, {}), v) if isinstance(v, Mapping) else v for k, v in new.items()}}
 
 
-def _recipes() -> Iterator[tuple[str, Recipe]]:
+def records_of(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Section, name and settings of each record of a TOML file; those of what it is `like` are its own as well."""
     known: dict[str, dict[str, Any]] = {}
-    for study, records in tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8")).items():
+    for section, records in tomllib.loads(path.read_text(encoding="utf-8")).items():
         for record in records:
             name, likes = record.pop("name"), record.pop("like", [])
             whole: dict[str, Any] = {}
             for like in [likes] if isinstance(likes, str) else likes:
-                whole = _merged(whole, known[like if "/" in like else f"{study}/{like}"])
-            known[f"{study}/{name}"] = whole = _merged(whole, record)
-            settings = {section: values for section, values in whole.items() if section != "methods"}
-            yield f"{study}/{name}", Recipe(name, settings, tuple(whole.get("methods", ())))
+                whole = _merged(whole, known[like if "/" in like else f"{section}/{like}"])
+            known[f"{section}/{name}"] = whole = _merged(whole, record)
+            yield section, name, whole
 
 
-RECIPES = dict(_recipes())
+RECIPES = {
+    f"{study}/{name}": Recipe(
+        name, {key: values for key, values in whole.items() if key != "methods"}, tuple(whole.get("methods", ()))
+    )
+    for study, name, whole in records_of(Path(__file__).with_name("recipes.toml"))
+}
 """Of recipes.toml, by study and name."""
 FOUNDING = Recipe("founding")
 
@@ -164,3 +175,20 @@ def trained_networks(work: Workplace, recipe: Recipe, seed: int) -> tuple[Judged
         if not one.ok:
             raise RuntimeError(f"{one.job.unit}: {one.message}")
     return cohort, found
+
+
+def learn(
+    model: StagedModel,
+    training: LabelledVolumes,
+    selecting: LabelledVolumes,
+    objective: Objective,
+    recipe: TrainingConfig,
+    seed: int,
+    context: Context = NOTHING,
+) -> StagedModel:
+    """The model with the weights of the epoch that the validation part selects; by one thread of the processor."""
+    with repeatable(torch.device("cpu"), seed, 1), tempfile.TemporaryDirectory() as scratch:
+        kept = Resumption(Path(scratch) / "training.safetensors", "study")
+        found = train(model, training, selecting, objective, recipe, seed, kept, context)
+    model.load_state_dict(found.weights)
+    return model.eval()

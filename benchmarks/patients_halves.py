@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from guidance_study import FOLDS, parts_of, run_training
+from inherent_runs import learn
 from numpy.typing import NDArray
 from patients import area, call
 from patients_evidence import ridge_parts
+from patients_guidance import FOLDS, parts_of
 from safetensors.torch import load_file, save_file
 from sklearn.preprocessing import StandardScaler
 from torch import nn
@@ -49,7 +50,6 @@ from heatlas.pipeline.statistics.linear.permutations import Exchangeability
 from heatlas.pipeline.training.baselines import ridge
 from heatlas.pipeline.training.baselines.images import by_region, random_features, standardised
 from heatlas.pipeline.training.objectives.of_task import objective_of
-from heatlas.pipeline.training.objectives.records import Context
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
 Floats = NDArray[np.float64]
@@ -272,9 +272,7 @@ class Half:
             task, loss = task_of(config.cohort), family_of(config.model).loss
             objective = objective_of(task, config.training, training.targets, loss)
             learner = StagedModel([OnTop(model)]) if recipe.on_ridge else model
-            parts, work = (training, selecting), self.folder / "training.safetensors"
-            weights = run_training(learner, *parts, objective, config.training, seed, work, Context())
-            learner.load_state_dict(weights)
+            learn(learner, training, selecting, objective, config.training, seed)
             save_file({name: value.contiguous() for name, value in model.state_dict().items()}, kept)
         model.load_state_dict(load_file(kept))
         return model.eval()

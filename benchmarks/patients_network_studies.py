@@ -12,6 +12,7 @@ import pandas as pd
 import patients_cams
 import patients_evidence
 import patients_grids
+import patients_guidance
 import patients_planted
 import patients_relevance
 import patients_stream
@@ -76,6 +77,8 @@ class Study:
     """Name of the file of all rows."""
     about: Callable[[Path], Mapping[str, Any]] = lambda run: {}
     """What numbers hold for everybody."""
+    numbers: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows
+    """What is stored for claims, of all rows."""
     summary: Callable[[Path, Path, pd.DataFrame], None] | None = None
     """Writes to the folder what all rows together say; of the run as well."""
 
@@ -179,6 +182,14 @@ STUDIES = {
     "alone": Study(recorded("alone"), False, losses=True),
     "planted": Study(units=patients_planted.units),
     "evidence": Study(units=patients_evidence.units, summary=patients_evidence.write_tables),
+    **{
+        f"guidance-{section}": Study(
+            units=partial(patients_guidance.units, section=section),
+            numbers=partial(patients_guidance.numbers_of, section=section),
+            table=f"guidance-{section}.tsv",
+        )
+        for section in patients_guidance.CONDITIONS
+    },
     "relevance": Study(units=patients_relevance.units, of_runs=True, about=patients_relevance.voxels_of),
     "grids": Study(units=patients_grids.units, of_runs=True),
     "grids-nine": Study(units=patients_grids.units_of_nine, of_runs=True),

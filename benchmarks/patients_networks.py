@@ -16,6 +16,7 @@ pretrained  linear heads on networks that learned from the younger people withou
 readable   networks trained with readable gradients beside weight 0: answers and masked recognition of CAM methods
 alone      networks trained by guided gradients alone beside weight 0: answers, and losses in OUT/epochs.tsv
 planted    CAM methods where the truth is known: loss planted in copies of controls
+guidance-first, guidance-further, guidance-swept  networks trained with maps, their students, and controls
 evidence   whether more accurate networks have better evidence (`--seeds 43`); two tables in OUT
 
 The others ask finished runs, whose names end with their seed:
@@ -199,7 +200,7 @@ def main() -> None:
             work = Workplace(run, options.out, executor, options.folds)
             for name, ask in units_of(study, work, seed):
                 done = ((rows["recipe"] == name) & (rows["seed"] == seed)).any()
-                if done or (options.only and not any(re.fullmatch(one, name) for one in options.only)):
+                if done or (options.only and not any(one == name or re.fullmatch(one, name) for one in options.only)):
                     continue
                 wide = pd.DataFrame(ask())
                 if len(wide):
@@ -212,7 +213,7 @@ def main() -> None:
     if options.numbers and study.recipes:
         rows = rows.assign(measure=rows["recipe"] + ", " + rows["measure"])
     if options.numbers:
-        print(write_of_study(options.numbers, rows, options.runs[0], **study.about(options.runs[0])))
+        print(write_of_study(options.numbers, study.numbers(rows), options.runs[0], **study.about(options.runs[0])))
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ people whom neither saw, as in `patients_cams.py`.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from pathlib import Path
 
 import pandas as pd
 import torch
-from inherent_runs import Ask, Workplace, scan_of
+from inherent_runs import Ask, Workplace, learn, scan_of
 from patients_cams import map_and_scores, mapped
 
 from heatlas.pipeline.cohort.people.splits import Fold, Split
@@ -25,8 +23,6 @@ from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import RunLayout
 from heatlas.pipeline.run.work.seeds import derived_seed
 from heatlas.pipeline.training.objectives.of_task import objective_of
-from heatlas.pipeline.training.steps import repeatable
-from heatlas.pipeline.training.trainer import Resumption, train
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 from heatlas.studies.probes.network import build
 from heatlas.studies.probes.records import ProbeConfig
@@ -103,9 +99,6 @@ def learned(layout: RunLayout, fold: Fold, head: str) -> LoadedModel:
         for part in (fold.train, fold.validation)
     ]
     objective = objective_of(task_of(config.cohort), RECIPE, parts[0].targets)
-    with repeatable(torch.device("cpu"), seed, 1), tempfile.TemporaryDirectory() as scratch:
-        torch.manual_seed(seed)
-        model = build(loaded.model, tuple(parts[0].volumes.shape[2:]), HEADS[head], False, 2)
-        found = train(model, *parts, objective, RECIPE, seed, Resumption(Path(scratch) / "c.safetensors", head))
-    model.load_state_dict(found.weights)
-    return dataclasses.replace(loaded, model=model.eval())
+    torch.manual_seed(seed)
+    model = build(loaded.model, tuple(parts[0].volumes.shape[2:]), HEADS[head], False, 2)
+    return dataclasses.replace(loaded, model=learn(model, *parts, objective, RECIPE, seed))

@@ -9,21 +9,11 @@ from math import comb
 
 import numpy as np
 import pandas as pd
+import patients_guidance
 import pytest
 import torch
-from guidance_conditions import Condition, sections
-from guidance_study import (
-    Cohort,
-    curve_columns,
-    enlarged,
-    held_out_iou,
-    numbers_of,
-    parts_of,
-    trained,
-    weights_chosen,
-    with_weights_chosen,
-)
-from guidance_study import measured as further_measured
+from inherent_runs import Workplace
+from patients_guidance import CONDITIONS, Cohort, Trainings, enlarged, numbers_of, parts_of, weights_chosen
 from torch import nn
 
 from heatlas.atlases.spaces import template_grid
@@ -241,12 +231,10 @@ def test_controls_and_a_further_weight_are_trained_and_guidance_raises_epg(tmp_p
 SHAPE = (26, 26, 26)
 
 
-@pytest.mark.parametrize("section", sections())
-def test_teachers_and_controls_are_there_and_taught_before(section) -> None:
-    names = [one.name for one in sections()[section]]
-    assert len(set(names)) == len(names)
-    for one in sections()[section]:
-        assert one.against in names
+@pytest.mark.parametrize("section", CONDITIONS)
+def test_teachers_and_networks_that_go_on_come_before(section) -> None:
+    names = list(CONDITIONS[section])
+    for one in CONDITIONS[section].values():
         for earlier in filter(None, (one.teacher, one.begins)):
             assert names.index(earlier) < names.index(one.name)
 
@@ -262,127 +250,128 @@ def test_each_box_grows_on_either_side_by_a_share_of_its_width(share, more) -> N
     assert enlarged(mask, 2.0).all()  # clipped at the border
 
 
-def small_cohort() -> Cohort:
-    """24 people; patients have a bright block, and copies with the marker are no numbers at all."""
+@pytest.fixture
+def cohort(monkeypatch) -> Cohort:
+    """24 people; patients have a bright block, and copies with the marker are no numbers; an epoch each."""
     random = np.random.default_rng(7)
     positive = np.arange(24) >= 12
     plain = torch.from_numpy(random.uniform(0.2, 0.6, (24, *SHAPE)).astype(np.float32))
     plain[torch.from_numpy(positive), 8:14, 8:14, 8:14] += 0.4
     block = torch.zeros(SHAPE, dtype=torch.bool)
     block[8:14, 8:14, 8:14] = True
-    masks = {name: block for name in ("brain", "sides")}
+    masks = {name: block for name in ("brain", "regions", "sides")}
     volumes = torch.stack([plain, torch.full_like(plain, float("nan"))], 1)
-    return Cohort([f"p{n}" for n in range(24)], volumes, positive, masks, ~block, torch.zeros(0, *SHAPE))
+    found = Cohort([f"p{n}" for n in range(24)], volumes, positive, masks, ~block, torch.zeros(0, *SHAPE))
+    monkeypatch.setattr(patients_guidance, "load", lambda _: found)
+    take_epochs(monkeypatch, 1)
+    return found
 
 
-def network(cohort: Cohort, name: str, tmp_path, teacher=None, epochs=1, **changes):
-    (one,) = [one for one in sections()["further"] if one.name == name]
-    one = replace(one, **changes)
-    return one, trained(cohort, one, 0, 3, teacher, tmp_path / f"{name}.safetensors", epochs)
+def take_epochs(monkeypatch, epochs: int) -> None:
+    short = replace(patients_guidance.RECIPE, max_epochs=epochs, min_epochs=epochs)
+    monkeypatch.setattr(patients_guidance, "RECIPE", short)
 
 
-def test_nobody_has_a_marker_in_training_or_testing(tmp_path) -> None:
-    cohort = small_cohort()
-    one, model = network(cohort, "plain", tmp_path)
-    assert all(bool(torch.isfinite(value).all()) for value in model.state_dict().values())
-    testing = parts_of(cohort.positive, 0, 3)[2]
-    rows = further_measured(cohort, model, None, one, testing)
-    assert list(rows["person"]) == [cohort.names[place] for place in testing]
-    assert not rows["marked"].any()
-    assert rows["last_epg_sides"].dropna().between(0, 1).all()
+def trainings(folder, section: str = "further") -> Trainings:
+    return Trainings(Workplace(folder, folder, None, folds=1), section, 3)
 
 
-def test_a_frozen_teacher_is_asked_once_for_each_scan_and_one_that_is_not_in_every_epoch(tmp_path) -> None:
-    cohort = small_cohort()
-    _, teacher = network(cohort, "bcos-plain", tmp_path)
+def test_nobody_has_a_marker_in_training_or_testing(cohort, tmp_path) -> None:
+    rows = trainings(tmp_path, "swept").judged(CONDITIONS["swept"]["plain"])
+    (weights,) = (tmp_path / "swept").iterdir()
+    assert all(bool(torch.isfinite(value).all()) for value in torch.load(weights, weights_only=True).values())
+    _, selecting, testing = parts_of(cohort.positive, 0, 3)
+    tested, known = rows[rows["correct"].notna()], rows[rows["validation: correct"].notna()]
+    assert sorted(tested["person"]) == sorted(cohort.names[place] for place in testing)
+    assert sorted(known["person"]) == sorted(cohort.names[place] for place in selecting)
+    assert tested["EPG, last stage"].dropna().between(0, 1).all()
+    assert "correct, as in training" not in rows
+
+
+def test_a_frozen_teacher_is_asked_once_for_each_scan_and_one_that_is_not_in_every_epoch(
+    cohort, tmp_path, monkeypatch
+) -> None:
+    study = trainings(tmp_path)
+    teacher = study.network("bcos-plain", 0)
     seen: list[int] = []
     teacher.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    own = Trainings.network
+    monkeypatch.setattr(
+        Trainings, "network", lambda self, name, fold: teacher if name == "bcos-plain" else own(self, name, fold)
+    )
     learning = len(parts_of(cohort.positive, 0, 3)[0])
-    for name, epochs, times in (("kd-bcos-frozen", 3, 1), ("kd-bcos", 3, 3)):
+    take_epochs(monkeypatch, 3)
+    for name, times in (("kd-bcos-frozen", 1), ("kd-bcos", 3)):
         seen.clear()
-        network(cohort, name, tmp_path, teacher.requires_grad_(False), epochs)
+        study.network(name, 0)
         assert sum(seen) == times * learning
 
 
-def test_few_people_learn_for_as_many_steps(tmp_path) -> None:
+def test_few_people_learn_for_as_many_steps() -> None:
     """A quarter of the people for four times as many epochs."""
-    few = [one for one in sections()["further"] if one.people < 1]
+    few = [one for one in CONDITIONS["further"].values() if one.people < 1]
     assert len(few) == 4
     assert all(one.people * one.longer == 1 for one in few)
 
 
-def answers() -> pd.DataFrame:
-    """Two copies of two people, the second a patient: the control is right where the marker goes with the diagnosis."""
-    rows = [
-        dict(condition="control", seed=1, fold=0, part="test", person=f"p{number}", positive=bool(number), marked=copy)
-        | dict(correct=float(number == copy), logit=float(copy), epg_brain=0.5 + copy / 4, on_marker_brain=0.25 * copy)
-        for number in (0, 1)
-        for copy in (False, True)
-    ]
-    plain = [{**one, "condition": "plain", "epg_sides": np.nan if one["positive"] else 0.1} for one in rows[::2]]
-    return pd.DataFrame([*rows, *plain])
+def test_answers_of_both_copies_count_as_much_and_groups_are_apart(cohort, tmp_path, monkeypatch) -> None:
+    """The network goes by the marker alone: it finds the disease in every copy with it, and nothing in the others."""
+    logits = {0: torch.tensor([1.0, 0.0]), 1: torch.tensor([0.0, 2.0])}
+    maps = {copy: np.where(cohort.masks["brain"], 1.0, float(copy)) for copy in (0, 1)}
+    monkeypatch.setattr(Trainings, "network", lambda *_: None)
+    monkeypatch.setattr(Trainings, "explained", lambda _, one, model, person, copy: (logits[copy], maps[copy]))
+    found = trainings(tmp_path, "first").judged(CONDITIONS["first"]["control"]).set_index("person")
+    assert (found["class"] == [int(cohort.positive[cohort.names.index(one)]) for one in found.index]).all()
+    assert found["logit"].tolist() == pytest.approx(np.where(found["class"], 2, -1))  # of the copy as in training
+    wanted = {"correct": 0.5, "correct, as in training": 1, "correct, against training": 0}
+    share = 216 / 26**3  # of the mask in an even map
+    wanted |= {"EPG": (1 + share) / 2, "IoU": (1 + share) / 2, "on-object EPG": 1, "on marker": (1 - share) / 2}
+    for measure, value in wanted.items():
+        assert found[measure].to_numpy() == pytest.approx(value), measure
+    assert set(found.columns) == {"class", "fold", "logit", *wanted}
 
 
-def test_numbers_of_people_are_means_of_both_copies_and_groups_are_apart() -> None:
-    wanted = [*sections()["first"][:2], sections()["further"][0]]
-    rows = answers()
-    known = rows.assign(part="validation", correct=0.0)
-    found = numbers_of(pd.concat([rows, known]), wanted).set_index(["measure", "person"])
-    assert set(found["fold"]) == {0}
-    assert found["class"]["control, EPG"].to_dict() == {"p0": 0, "p1": 1}
-    values = found["value"]
-    assert values["control, EPG"].to_dict() == {"p0": 0.625, "p1": 0.625}
-    assert values["control, correct"].to_dict() == {"p0": 0.5, "p1": 0.5}
-    assert values["control, correct, as in training"].to_dict() == {"p0": 1, "p1": 1}
-    assert values["control, correct, against training"].to_dict() == {"p0": 0, "p1": 0}
-    assert values["control, logit"].to_dict() == {"p0": 0, "p1": 1}  # of the copy that is as in training
-    assert values["plain, correct"].to_dict() == {"p0": 1, "p1": 0}
-    assert values["plain, EPG"].to_dict() == {"p0": 0.1}  # a network that gives everybody one class has no map
-    assert "plain, correct, as in training" not in values
-    assert Condition("any").shown == "input-x-gradient"
+def test_the_threshold_of_an_iou_is_that_of_the_validation_part(cohort, tmp_path, monkeypatch) -> None:
+    """Maps are 1 in the mask; beside it .3, of tested people .45, so that they need half of the maximum, not .4."""
+    _, selecting, _ = parts_of(cohort.positive, 0, 3)
+    beside = lambda person: 0.3 if person in selecting else 0.45  # noqa: E731
+    values = lambda person: np.where(cohort.masks["sides"], 1.0, beside(person))  # noqa: E731
+    monkeypatch.setattr(Trainings, "network", lambda *_: None)
+    monkeypatch.setattr(
+        Trainings, "explained", lambda _, one, model, person, copy, at=0: (torch.zeros(2), values(person))
+    )
+    found = trainings(tmp_path, "swept").judged(CONDITIONS["swept"]["plain"])
+    assert found["validation: IoU"].dropna().tolist() == pytest.approx([1.0] * len(selecting))
+    assert found["IoU"].dropna().to_numpy() == pytest.approx(216 / 26**3)
+
+
+def test_a_network_goes_on_from_the_weights_of_another(cohort, tmp_path) -> None:
+    """Without an epoch of its own to speak of, it is that network, which is trained first where it is not there."""
+    changed = {"bcos-on": replace(CONDITIONS["swept"]["bcos-on"], longer=1)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CONDITIONS, "swept", {**CONDITIONS["swept"], **changed})
+        on = trainings(tmp_path, "swept").network("bcos-on", 0).state_dict()
+    start = torch.load(tmp_path / "swept" / "bcos-plain_seed-3_fold-0.pt", weights_only=True)
+    moved = [float((on[name] - value).abs().max()) for name, value in start.items() if "weight" in name]
+    assert 0 < max(moved) < 0.05
 
 
 def test_nobody_helps_to_choose_the_weight_of_a_network_that_is_tested_on_them() -> None:
     """Weight 3 has more EPG and is as accurate for all but p0, whose answers speak against it."""
-    found = dict(seed=1, part="validation", positive=False, marked=False, logit=0.0, iou_sides=0.5)
     networks = {"bcos-on": (0.1, 1.0), "bcos-energy-1": (0.2, 1.0), "bcos-energy-3": (0.3, 0.0)}
-    rows = [
-        found | dict(condition=name, fold=fold, person=person, epg_sides=epg, correct=right if person == "p0" else 1.0)
-        for name, (epg, right) in networks.items()
-        for fold, person in ((0, "p1"), (1, "p0"))
-    ]
-    rows += [{**one, "part": "test", "fold": 1 - one["fold"]} for one in rows]
-    values = with_weights_chosen(pd.DataFrame(rows), sections()["swept"])
-    weights = {(name, fold): one.weight for name, one, own in values for fold in own["fold"]}
-    assert weights == {("bcos-energy by EPG", 0): 3.0, ("bcos-energy by EPG", 1): 1.0} | {  # fold 0 tests p0
-        ("bcos-energy by IoU", 1): 1.0, ("bcos-energy by IoU", 0): 1.0
-    }  # fmt: skip
-
-
-def test_a_network_goes_on_from_the_weights_of_another(tmp_path) -> None:
-    """Without an epoch of its own to speak of, it is that network."""
-    cohort = small_cohort()
-    one, start = network(cohort, "plain", tmp_path)
-    seen = {name: value.clone() for name, value in start.state_dict().items()}
-    on = trained(cohort, one, 0, 3, None, tmp_path / "on.safetensors", 1, start)
-    assert all(torch.equal(value, seen[name]) for name, value in start.state_dict().items())
-    moved = [float((on.state_dict()[name] - value).abs().max()) for name, value in seen.items() if "weight" in name]
-    assert 0 < max(moved) < 0.05
-
-
-def test_the_threshold_of_an_iou_is_that_of_the_validation_part() -> None:
-    names = curve_columns("sides")
-    curves = {"validation": [0.1] * 3 + [0.6] + [0.2] * 14, "test": [0.9] + [0.3] * 2 + [0.4] + [0.5] * 14}
-    rows = [
-        {"condition": name, "seed": 1, "fold": 0, "part": part, "iou_sides": 0.0}
-        | (dict(zip(names, curve, strict=True)) if own else {})
-        for name, own in (("bcos-on", True), ("kd", False))
-        for part, curve in curves.items()
-    ]
-    found = held_out_iou(pd.DataFrame(rows)).set_index(["condition", "part"])["iou_sides"]
-    assert found["bcos-on", "test"] == 0.4
-    assert found["kd", "test"] == 0.0
-    assert "iou_sides_0" not in held_out_iou(pd.DataFrame(rows))
+    rows = []
+    for recipe, (epg, right) in networks.items():
+        for fold, person in ((0, "p1"), (1, "p0")):
+            values = {"EPG": epg, "correct": right if person == "p0" else 1.0, "IoU": 0.5}
+            for part, at in (("validation: ", fold), ("", 1 - fold)):
+                one = {"recipe": recipe, "seed": 1, "person": person, "class": 0, "fold": at}
+                rows += [one | {"measure": part + measure, "value": value} for measure, value in values.items()]
+    found = numbers_of(pd.DataFrame(rows), "swept").set_index(["measure", "fold"])["value"]
+    assert found["bcos-energy by EPG, EPG"].to_dict() == {0: 0.3, 1: 0.2}  # fold 0 tests p0
+    assert found["bcos-energy by IoU, EPG"].to_dict() == {0: 0.2, 1: 0.2}
+    assert found["bcos-energy-3, correct"].to_dict() == {0: 0.0, 1: 1.0}
+    names = {name.rpartition(", ")[0] for name in found.index.get_level_values("measure")}
+    assert names == {*networks, "bcos-energy by EPG", "bcos-energy by IoU"}
 
 
 @pytest.mark.parametrize(
@@ -390,10 +379,9 @@ def test_the_threshold_of_an_iou_is_that_of_the_validation_part() -> None:
 )
 def test_a_weight_is_chosen_by_its_maps_among_those_that_cost_little(accuracies, wanted) -> None:
     names = ("bcos-on", "bcos-energy-1", "bcos-energy-3", "bcos-energy-10", "bcos-energy-3-1%", "bcos-energy-1-last")
-    values = zip(names, (0.6, *accuracies, 0.9, 0.9), (0.1, 0.2, 0.3, 0.4, 0.9, 0.9), strict=True)
-    known = pd.DataFrame([{"condition": name, "correct": right, "epg_sides": epg} for name, right, epg in values])
-    (one,) = weights_chosen(known, sections()["swept"], "epg_{}").values()
-    assert one.name == f"bcos-energy-{wanted}"
+    values = {"correct": (0.6, *accuracies, 0.9, 0.9), "EPG": (0.1, 0.2, 0.3, 0.4, 0.9, 0.9)}
+    found = weights_chosen(pd.DataFrame(values, index=names), CONDITIONS["swept"].values(), "EPG")
+    assert {name: one.name for name, one in found.items()} == {"bcos-energy": f"bcos-energy-{wanted}"}
 
 
 # The worst group: what chance gives, by brute force; bounds, and how often they hold.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,6 +121,13 @@ def test_somebody_without_a_prediction_is_named(toy_study):
     toy_study.answers["x"].append({"person": "c", "AD: x": 1.0})
     with pytest.raises(SystemExit, match=r"seed-7: no prediction of c in"):
         patients_networks.main()
+
+
+def test_units_are_asked_for_by_name_or_pattern(toy_study, monkeypatch):
+    toy_study.answers |= {"kd+maps": [{"person": "a", "y": 1.0}], "x, 2": [{"person": "a", "z": 1.0}]}
+    monkeypatch.setattr("sys.argv", [*sys.argv, "--only", "kd+maps", "x, .*"])
+    patients_networks.main()
+    assert toy_study.asked == [("kd+maps", 7), ("x, 2", 7)]
 
 
 def test_what_a_head_answers_is_stored_once_under_its_name(monkeypatch, tmp_path):

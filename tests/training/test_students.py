@@ -494,7 +494,7 @@ def test_settings_reach_the_objective() -> None:
 
 
 def test_usual_guidance_is_the_one_that_was_studied() -> None:
-    """Weights of benchmarks/guidance_study.py; weight 1 left the worst group where it was (.13)."""
+    """Weights of benchmarks/patients_guidance.py; weight 1 left the worst group where it was (.13)."""
     for loss, weight in {"energy": 30.0, "l1": 100.0, "ppce": 1.0, "rrr": 1e4}.items():
         own = config(kind="guided", loss=loss)
         assert map_settings(own) == MapSettings(weight, "input-x-gradient", 0)
