@@ -1,13 +1,9 @@
-"""Records of the ledger of claims (`benchmarks/claims`): sources, claims, answers, commands, their times."""
+"""Records of the ledger of claims (`benchmarks/claims`): sources, claims, answers, commands."""
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
 import re
 import shlex
-import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,13 +31,10 @@ FOLDERS = ("INPUT", "YOUNGER", "ADNI", "RUN", "BACKBONE", "OUT")
 CANNOT = "cannot be asked"
 VERDICTS = ("holds", "does not", "open", CANNOT)
 STALE = "stale"
-TIMES = RECORDS / "times.tsv"
 COVERAGE = RECORDS / "coverage.tsv"
 """Of intervals by simulation, written by `tests/evaluation/interval_coverage.py`."""
 BOUND = 24
 """Hours on two cores that all studies may take together."""
-SAID, MEASURED, ESTIMATED = "said", "measured", "estimated"
-COLUMNS = ("command", "minutes", "kind", "date", "commit", "machine", "how")
 
 
 @dataclass(frozen=True)
@@ -207,9 +200,10 @@ class Command:
 
     lines: tuple[str, ...]
     config: str = ""
-    minutes: float | None = None  # of one core (two cores for a minute are two); None where no page says
+    minutes: float | None = None  # of one core (two cores for a minute are two)
     said: str = ""  # how a page says it
     said_in: str = ""  # the file that holds this quotation
+    how: str = ""  # it was estimated, where no page says it
     config_file: str = ""  # in `benchmarks/claims`: settings that several commands share; `config` holds them as well
 
     @property
@@ -299,45 +293,6 @@ def command_of(answer: Answer) -> Command | None:
     return commands()[answer.command] if answer.command else None
 
 
-@dataclass(frozen=True)
-class Time:
-    """How long a command takes, in minutes of one core."""
-
-    minutes: float
-    kind: str
-    """Said on a page, measured by ``run ID --record``, or estimated from measured parts: nobody ran the command."""
-    how: str
-    """The file that says it, the commit and machine, or what the estimate is made of."""
-
-
-@cache
-def recorded() -> dict[str, Time]:
-    return {
-        one["command"]: Time(float(one["minutes"]), one["kind"], one["how"] or f"{one['machine']}, `{one['commit']}`")
-        for one in _rows_of_times()
-    }
-
-
-def _rows_of_times() -> list[dict[str, str]]:
-    lines = TIMES.read_text(encoding="utf-8").splitlines()[1:] if TIMES.is_file() else []
-    return [dict(zip(COLUMNS, line.split("\t"), strict=True)) for line in lines]
-
-
-def record(command: str, minutes: float) -> None:
-    """Write what a command took to times.tsv, in place of what is there."""
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-    values = (command, f"{minutes:.1f}", MEASURED, datetime.date.today().isoformat(), commit, machine, "")
-    rows = [one for one in _rows_of_times() if one["command"] != command] + [dict(zip(COLUMNS, values, strict=True))]
-    lines = ["\t".join(one[name] for name in COLUMNS) for one in sorted(rows, key=lambda one: one["command"])]
-    TIMES.write_text("\n".join(["\t".join(COLUMNS), *lines]) + "\n", encoding="utf-8")
-
-
-def time_of(name: str) -> Time | None:
-    """What a page says; else what was measured or estimated; None where neither is known."""
-    one = commands()[name]
-    return recorded().get(name) if one.minutes is None else Time(one.minutes, SAID, f"`{one.said_in}`")
-
-
 def hours(names: Sequence[str]) -> float:
-    return sum(one.minutes for one in map(time_of, names) if one) / 60 / 2
+    """On two cores, of commands whose time is known."""
+    return sum(commands()[name].minutes or 0 for name in names) / 60 / 2

@@ -4,7 +4,6 @@
     python benchmarks/claims.py list [WORD ...]                  # rows in which every word occurs
     python benchmarks/claims.py show A2 [ID ...]                 # all that was found for a claim, of whom, with what
     python benchmarks/claims.py run A2 RUN=demo/run              # makes a row again; folders by their names
-    python benchmarks/claims.py run A2 RUN=demo/run --record     # and keeps what it took in times.tsv
 
 A record quotes the page or the tables that its numbers come from. A row whose quotation is no longer there is shown as
 stale and counts as open; `tests/evaluation/test_claims.py` fails by the name of the claim. Numbers of a row that its
@@ -41,12 +40,11 @@ from claim_records import (
     Headline,
     Source,
     command_of,
+    commands,
     differences,
     headlines,
     hours,
-    record,
     sources,
-    time_of,
 )
 from harness import line
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -217,11 +215,12 @@ def _seeds_differ() -> Sequence[bool]:
 
 
 def _time(names: Sequence[str]) -> str:
-    """How long all commands take, and how much of that nobody measured."""
-    known = [one for name in names if (one := time_of(name))]
-    unknown = ", ".join(f"`{name}`" for name in names if not time_of(name))
-    kinds = [one.kind for one in known]
-    return _page("time", names=names, known=known, unknown=unknown, kinds=kinds, hours=hours(names), bound=BOUND)
+    """How long all commands take, and how much of that is estimated or not known."""
+    every = {name: commands()[name] for name in names}
+    unknown = ", ".join(f"`{name}`" for name, one in every.items() if one.minutes is None)
+    known = [one for one in every.values() if one.minutes is not None]
+    said = sum(bool(one.said) for one in known)
+    return _page("time", names=names, known=known, unknown=unknown, said=said, hours=hours(names), bound=BOUND)
 
 
 def _summary() -> Sequence[tuple[str, tuple[int, ...]]]:
@@ -263,11 +262,8 @@ def all_of(id_: str) -> Iterator[str]:
         yield from (f"  {word:<8} {text}" for word, text in (*words, ("by", _made_by(answer))) if text)
 
 
-def run(row: str, given: Sequence[str], keep: bool = False) -> int:
-    """Run the command of a row and say how long it took; the exit code of its first line that fails, else 0.
-
-    `keep`: the time is recorded.
-    """
+def run(row: str, given: Sequence[str]) -> int:
+    """Run the command of a row and say how long it took; the exit code of its first line that fails, else 0."""
     answers = {name: answer for source in sources() for claim in source.claims for name, answer in claim.rows()}
     if row not in answers:
         raise SystemExit(f"claims: no row {row}; python benchmarks/claims.py list names them.")
@@ -278,8 +274,6 @@ def run(row: str, given: Sequence[str], keep: bool = False) -> int:
     if set(folders) != set(command.folders):
         wanted = " ".join(f"{name}=FOLDER" for name in command.folders) or "nothing"
         raise SystemExit(f"claims: {row} takes {wanted} after its name.")
-    if keep and not answers[row].command:
-        raise SystemExit(f"claims: {row} is made by a test, whose time is not recorded.")
     spent = 0.0
     with tempfile.TemporaryDirectory() as scratch:
         for words in command.filled(folders, Path(scratch) / "config.toml"):
@@ -289,8 +283,6 @@ def run(row: str, given: Sequence[str], keep: bool = False) -> int:
             if code:
                 return code
     print(f"{spent:.1f} minutes of a core")
-    if keep:
-        record(answers[row].command, spent)
     return 0
 
 
@@ -304,14 +296,13 @@ def main() -> int:
     making = steps.add_parser("run", help="make a row again")
     making.add_argument("row")
     making.add_argument("folders", nargs="*", metavar="NAME=FOLDER")
-    making.add_argument("--record", action="store_true", help="write what it took to benchmarks/claims/times.tsv")
     arguments = parser.parse_args()
     if arguments.step == "list":
         print("\n".join(rows_with(arguments.words)))
     elif arguments.step == "show":
         print("\n".join(line for id_ in arguments.ids for line in all_of(id_)))
     elif arguments.step == "run":
-        return run(arguments.row, arguments.folders, arguments.record)
+        return run(arguments.row, arguments.folders)
     else:
         for name, text in pages().items():
             (ROOT / "docs" / name).parent.mkdir(exist_ok=True)

@@ -184,61 +184,26 @@ def test_commands_and_their_settings_exist(name, tmp_path):
                 assert words[2] in STUDIES
 
 
-def test_times_are_said_measured_or_estimated_and_keep_the_bound():
+def test_times_are_said_or_estimated_and_keep_the_bound():
     for name, one in claim_records.commands().items():
-        if one.minutes is not None:
-            assert one.said, name
+        assert (one.minutes is not None) == bool(one.said or one.how), name
+        assert not (one.said and one.how), name
+        if one.said:
             assert claim_records.flat(one.said) in claim_records.flat((ROOT / one.said_in).read_text("utf-8")), name
-    for name, time in claim_records.recorded().items():
-        assert name in claim_records.commands(), f"times.tsv: there is no command {name}"
-        assert time.kind in (claim_records.MEASURED, claim_records.ESTIMATED), name
-        assert time.how.strip(" ,`"), name
     assert claim_records.hours(list(claim_records.commands())) <= claim_records.BOUND
 
 
-SPENT = (
-    "command\tminutes\tkind\tdate\tcommit\tmachine\thow\n"
-    "angle\t90\testimated\t2026-11-27\tabc\t2 cores\tthree seeds of half an hour\n"
-    "cascade\t30\tmeasured\t2026-11-27\tabc\t2 cores\t\n"
-)
-
-
-@pytest.fixture
-def of_three(monkeypatch, tmp_path):
-    """Times of three commands, one of them said on a page as well; a fourth has none."""
-    spent = tmp_path / "times.tsv"
-    spent.write_text(SPENT + "said\t1000\testimated\t2026-11-27\tabc\t2 cores\tolder than the page\n", "utf-8")
-    lines = ("python x RUN",)
-    named = {name: claim_records.Command(lines) for name in ("angle", "cascade", "unknown")}
-    monkeypatch.setattr(claim_records, "TIMES", spent)
-    monkeypatch.setattr(
-        claim_records, "commands", lambda: {**named, "said": claim_records.Command(lines, "", 12.0, "12", "a.md")}
-    )
-    claim_records.recorded.cache_clear()
-    yield spent
-    claim_records.recorded.cache_clear()
-
-
-def test_the_hours_of_all_commands_and_those_without_a_time(of_three):
-    names = ["angle", "cascade", "said", "unknown"]
-    minutes = 90 + 30 + 12  # what a page says goes before an estimate
-    assert claim_records.hours(names) == pytest.approx(minutes / 60 / 2)
-    page = claims._time(names)
-    assert "3 of 4 commands (1 said, 1 measured by" in page
+def test_the_hours_of_all_commands_and_those_without_a_time(monkeypatch):
+    made = {"angle": {"minutes": 120.0, "how": "guessed"}, "said": {"minutes": 12.0, "said": "12"}, "unknown": {}}
+    named = {name: claim_records.Command(("python x RUN",), **known) for name, known in made.items()}
+    for module in (claims, claim_records):
+        monkeypatch.setattr(module, "commands", lambda: named)
+    assert claim_records.hours(list(named)) == pytest.approx(132 / 60 / 2)
+    page = claims._time(list(named))
+    assert "2 of 3 commands (1 said,\n1 estimated" in page
     assert "not for `unknown`." in page
     assert "**Together 1.1 hours on two cores**; all studies may take 24" in page
-    assert "not for" not in claims._time(names[:3])
-
-
-def test_a_measured_time_takes_the_place_of_an_estimate(of_three, monkeypatch):
-    monkeypatch.setattr(claim_records.subprocess, "check_output", lambda *words, **how: "def\n")
-    claim_records.record("angle", 61.26)
-    claim_records.record("unknown", 2)
-    rows = [line.split("\t") for line in of_three.read_text("utf-8").splitlines()]
-    assert [row[0] for row in rows] == ["command", "angle", "cascade", "said", "unknown"]
-    assert rows[1][1:3] + rows[1][4:5] == ["61.3", "measured", "def"]
-    claim_records.recorded.cache_clear()
-    assert claim_records.time_of("angle").minutes == 61.3
+    assert "not for" not in claims._time(["angle", "said"])
 
 
 def test_workers_that_outlive_a_command_count(tmp_path):
@@ -287,21 +252,17 @@ def test_a_table_is_quoted_by_its_rows_and_what_stands_beside_it(monkeypatch, tm
 
 
 def test_a_row_is_made_again_in_the_folders_that_are_named(monkeypatch, tmp_path, capsys):
-    called, kept = [], []
+    called = []
 
     def started(words, folder):
         called.append((words, Path(words[-1]).read_text() if words[-1].endswith(".toml") else ""))
         return 0, 90.0
 
     monkeypatch.setattr(claims, "timed", started)
-    monkeypatch.setattr(claims, "record", lambda *what: kept.append(what))
     assert claims.run("D10", [f"INPUT={tmp_path}", "OUT=/out", "RUN=/teacher"]) == 0
     assert [shlex.join(words[2:]) for words, _ in called][1] == "evaluate /out --parts objective"
     assert called[0][0][2:6] == ["run", str(tmp_path), "/out", "--preset"]
     assert 'teacher = "/teacher"' in called[0][1]
-    assert not kept
-    assert claims.run("D10", [f"INPUT={tmp_path}", "OUT=/out", "RUN=/teacher"], keep=True) == 0
-    assert kept == [("distilled-vit", pytest.approx(3.0))]
     assert capsys.readouterr().out.endswith("3.0 minutes of a core\n")
     with pytest.raises(SystemExit, match="D10 takes INPUT=FOLDER RUN=FOLDER OUT=FOLDER"):
         claims.run("D10", ["OUT=/out"])
@@ -309,7 +270,7 @@ def test_a_row_is_made_again_in_the_folders_that_are_named(monkeypatch, tmp_path
         claims.run("S6", [])
     with pytest.raises(SystemExit, match="no row X1"):
         claims.run("X1", [])
-    assert len(called) == 4
+    assert len(called) == 2
 
 
 def test_rows_are_found_by_their_words():
