@@ -193,7 +193,7 @@ def _rules() -> str:
         "rules",
         not_asked=[(claim, _first_clause(_needs(next(claim.rows())[1]))) for claim in every if not claim.asked],
         quoted=quoted,
-        changed=[f"{page} ({', '.join(faults)})" for page in quoted if (faults := result_pages.faults_of(page))],
+        changed=[f"{page} ({fault})" for page in quoted if (fault := result_pages.fault_of(page))],
         numbers=[claim_numbers.read(name) for name in claim_numbers.stored()],
         differ=_seeds_differ(),
         coverage=[f"{min(each)} to {max(each)}" for each in zip(*(map(float, row) for row in simulated), strict=True)],

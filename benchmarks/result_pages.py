@@ -1,20 +1,18 @@
-"""Of which commit and which people the pages are that claims quote, and whether they are so still.
+"""Of which commit the pages are that claims quote, and whether they are so still.
 
-    python benchmarks/result_pages.py record results/guidance oasis1/older    # what to put in results.toml
+    python benchmarks/result_pages.py results/guidance    # what to put in results.toml
 
 `benchmarks/claims/results.toml` has a record per page; the tables of a study (`benchmarks/claims/results`) are a page,
-its folder. What changes afterwards is said among the rules of the claims: its text by a digest, so that no history of
-the repository is needed, its people by a digest of the table of participants. Nothing of a person is in either.
+its folder. What changes afterwards is said among the rules of the claims: its text has a digest, so that no history of
+the repository is needed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -23,34 +21,16 @@ from harness import ROOT, arguments_of
 RECORDS = ROOT / "benchmarks" / "claims" / "results.toml"
 TABLES = "results/"
 """How the name of a page begins that is a folder of tables in `benchmarks/claims`."""
-DATA = Path(os.environ.get("HEATLAS_TEST_DATA", ROOT.parent / "shared" / "data"))
 NEWER = "page newer than its record"
-OTHER = "another cohort than now"
 NONE = "page without a record"
 
 
 @dataclass(frozen=True)
 class PageRecord:
-    """How the numbers of a page were made; all empty for a page without a record."""
+    """How the numbers of a page were made."""
 
-    commit: str = ""  # at which they were made
-    text: str = ""  # `digest_of` the page when it was recorded
-    cohorts: Mapping[str, str] = field(default_factory=dict)
-    """From folders below ../shared/data to the digest of their participants.tsv; made-up people are those of the
-    commit."""
-
-    def faults(self, page: str, now: Mapping[str, str]) -> Iterator[str]:
-        """What has changed since: `NEWER`, `OTHER`, or that nothing is known (`NONE`).
-
-        `page`: as `path_of` takes it; `now`: as `cohorts`, of the data as they are now.
-        """
-        path = path_of(page)
-        if not self.commit:
-            yield NONE
-        elif not path.exists() or digest_of(path) != self.text:
-            yield NEWER
-        if any(now.get(name) != digest for name, digest in self.cohorts.items()):
-            yield OTHER
+    commit: str  # at which they were made
+    text: str  # `digest_of` the page when it was recorded
 
 
 def path_of(page: str) -> Path:
@@ -68,40 +48,29 @@ def digest_of(path: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files_of(path))).hexdigest()[:12]
 
 
-def people_of(folder: str) -> str:
-    """Digest of the participants of a folder below ../shared/data."""
-    return digest_of(DATA / folder / "participants.tsv")
-
-
 @cache
-def records() -> tuple[Mapping[str, PageRecord], Mapping[str, str]]:
-    """A record by page, and the digests of the cohorts as they are now."""
+def records() -> tuple[dict[str, PageRecord], dict[str, str]]:
+    """A record by page, and digests of the participants.tsv of the cohorts whose people were asked."""
     values = tomllib.loads(RECORDS.read_text(encoding="utf-8"))
-    now = values.pop("cohorts")
-    return {page: PageRecord(**one) for page, one in values.items()}, now
+    cohorts = values.pop("cohorts")
+    return {page: PageRecord(**one) for page, one in values.items()}, cohorts
 
 
-def faults_of(page: str) -> list[str]:
-    """What has changed since a page was recorded."""
-    pages, now = records()
-    return list(pages.get(page, PageRecord()).faults(page, now))
+def fault_of(page: str) -> str:
+    """What has changed since a page was recorded; empty if nothing has."""
+    made, path = records()[0].get(page), path_of(page)
+    if made is None:
+        return NONE
+    return "" if path.exists() and digest_of(path) == made.text else NEWER
 
 
-def record(page: str, cohorts: list[str]) -> str:
+def record(page: str) -> str:
     """What results.toml says of a page whose numbers were made at the present commit."""
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-    lines = [f'["{page}"]', f'commit = "{commit}"', f'text = "{digest_of(path_of(page))}"']
-    if cohorts:
-        lines.append("cohorts = { " + ", ".join(f'"{one}" = "{people_of(one)}"' for one in cohorts) + " }")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    cohorts = {"nargs": "*", "help": "folders below ../shared/data whose people were asked"}
-    step, page = {"choices": ["record"]}, {"help": "of docs/, or a folder of tables as results/guidance"}
-    arguments = arguments_of(__doc__, "step page cohorts", step=step, page=page, cohorts=cohorts)
-    print(record(arguments.page, arguments.cohorts))
+    return f'["{page}"]\ncommit = "{commit}"\ntext = "{digest_of(path_of(page))}"'
 
 
 if __name__ == "__main__":
-    main()
+    print(
+        record(arguments_of(__doc__, "page", page={"help": "of docs/, or a folder of tables as results/guidance"}).page)
+    )

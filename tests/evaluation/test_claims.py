@@ -17,7 +17,7 @@ import claims
 import pytest
 import result_pages
 from patients_network_studies import STUDIES
-from result_pages import NEWER, NONE, OTHER, PageRecord
+from result_pages import NEWER, NONE, PageRecord
 
 from heatlas.pipeline.run.config.files import load_config
 from heatlas.workflows.command_line import read_command
@@ -278,9 +278,9 @@ def test_rows_are_found_by_their_words():
     assert [line.split("\t")[0] for line in found if "does not" in line] == ["A15"]
 
 
-# Records of the pages that claims quote: their commits exist, their people are those of the data, changes are said.
+# Records of the pages that claims quote: their commits exist, patients are those of the data, changes are said.
 
-PAGES, NOW = result_pages.records()
+PAGES, COHORTS = result_pages.records()
 QUOTED = {page for answer in ROWS.values() for page in answer.page}
 
 
@@ -290,8 +290,6 @@ def git(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_page_that_is_quoted_has_a_record_and_no_other_has_one():
     assert set(PAGES) == QUOTED
-    for made in PAGES.values():
-        assert set(made.cohorts) <= set(NOW)
 
 
 def test_every_table_has_one_number_of_cells_and_its_study_says_what_it_is():
@@ -312,11 +310,11 @@ def test_commits_are_of_this_history():
         assert git("merge-base", "--is-ancestor", made.commit, "HEAD").returncode == 0, f"{page}: no {made.commit}"
 
 
-def test_the_cohorts_are_those_of_the_data(real_data, monkeypatch):
-    monkeypatch.setattr(result_pages, "DATA", real_data)
-    for folder, digest in NOW.items():
-        if (real_data / folder / "participants.tsv").is_file():
-            assert result_pages.people_of(folder) == digest, f"{folder} has other participants than results.toml says"
+def test_the_cohorts_are_those_of_the_data(real_data):
+    for folder, digest in COHORTS.items():
+        people = real_data / folder / "participants.tsv"
+        if people.is_file():
+            assert result_pages.digest_of(people) == digest, f"{folder} has other participants than results.toml says"
 
 
 def test_what_has_changed_since_is_said_beside_the_page(monkeypatch, tmp_path):
@@ -324,25 +322,13 @@ def test_what_has_changed_since_is_said_beside_the_page(monkeypatch, tmp_path):
     page = tmp_path / "docs" / "found.md"
     page.write_text("r .5\n", encoding="utf-8")
     monkeypatch.setattr(result_pages, "ROOT", tmp_path)
-    assert result_pages.digest_of(page) == "5395472eaf10"
-    made = PageRecord("abc123", "5395472eaf10", {"older": "1", "younger": "2"})
-    monkeypatch.setattr(result_pages, "records", lambda: ({"found.md": made}, {"older": "1", "younger": "2"}))
-    assert result_pages.faults_of("found.md") == []
-    assert list(made.faults("found.md", {"older": "1", "younger": "3"})) == [OTHER]
-    assert list(made.faults("found.md", {"older": "1"})) == [OTHER]
-    assert result_pages.faults_of("other.md") == [NONE]
-    page.write_text("r .6\n", encoding="utf-8")
-    assert result_pages.faults_of("found.md") == [NEWER]
-    page.unlink()
-    assert list(made.faults("found.md", {})) == [NEWER, OTHER]
-
-
-def test_a_record_is_what_the_page_and_the_people_are_now(monkeypatch, tmp_path):
-    (tmp_path / "older").mkdir()
-    (tmp_path / "older" / "participants.tsv").write_text("participant_id\n", encoding="utf-8")
-    monkeypatch.setattr(result_pages, "DATA", tmp_path)
     monkeypatch.setattr(result_pages.subprocess, "check_output", lambda *words, **how: "abc123\n")
-    said = result_pages.tomllib.loads(result_pages.record("patients.md", ["older"]))
-    made = PageRecord(**said["patients.md"])
-    assert (made.commit, dict(made.cohorts)) == ("abc123", {"older": result_pages.people_of("older")})
-    assert list(made.faults("patients.md", made.cohorts)) == []
+    made = result_pages.tomllib.loads(result_pages.record("found.md"))
+    assert made == {"found.md": {"commit": "abc123", "text": "5395472eaf10"}}
+    monkeypatch.setattr(result_pages, "records", lambda: ({"found.md": PageRecord(**made["found.md"])}, {}))
+    assert result_pages.fault_of("found.md") == ""
+    assert result_pages.fault_of("other.md") == NONE
+    page.write_text("r .6\n", encoding="utf-8")
+    assert result_pages.fault_of("found.md") == NEWER
+    page.unlink()
+    assert result_pages.fault_of("found.md") == NEWER
