@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
@@ -12,8 +13,8 @@ import claim_numbers
 import numpy as np
 from claim_numbers import NOBODY, Numbers
 from harness import listed
-from study_statistics import STUDIES
 
+from heatlas.pipeline.evaluation.claims import relevance
 from heatlas.pipeline.evaluation.claims.records import LESS, MORE, Ask, judged  # noqa: F401  # MORE: claim_records
 from heatlas.pipeline.evaluation.claims.rule import (
     NOT,
@@ -31,6 +32,51 @@ from heatlas.pipeline.evaluation.claims.rule import (
 
 ANSWERS, LOGIT, COIN = "probability", ", logit", 0.5
 """What networks answer, which all studies store; of a recipe, where a study has several."""
+CAM = "GridPG needle: grad-cam at 4"
+INTEGRATED, SMOOTH = "GridPG needle: integrated-gradients at 0", "GridPG needle: smooth-integrated-gradients kernel="
+
+
+def rank_correlation(first: Floats, second: Floats) -> Statistic:
+    """Of values (people, seeds) over people, each as often as it is drawn; undefined maps have a share of 0."""
+
+    def ranks(values: Floats, weights: Floats) -> Floats:
+        return weights @ ((values[:, None] < values) + 0.5 * (values[:, None] == values))
+
+    def statistic(seed: int, weights: Floats) -> Floats:
+        there = np.isfinite(first[:, seed]) & np.isfinite(second[:, seed])
+        own = weights[:, there]
+        found = [ranks(one[there, seed], own) for one in (first, second)]
+        a, b = (one - (own * one).sum(axis=1, keepdims=True) / own.sum(axis=1, keepdims=True) for one in found)
+        return (own * a * b).sum(axis=1) / np.sqrt((own * a**2).sum(axis=1) * (own * b**2).sum(axis=1))
+
+    return statistic
+
+
+def of_grids(numbers: Numbers) -> dict[str, Statistic]:
+    """How the shares of integrated gradients go with those of Grad-CAM (A21), by the kernel of smoothing."""
+    kernels = {"not smoothed": INTEGRATED}
+    kernels |= {f"K = {one.removeprefix(SMOOTH)[:-5]}": one for one in numbers.wide if one.startswith(SMOOTH)}
+    cam = numbers.of(CAM)
+    return {f"with Grad-CAM, {name}": rank_correlation(numbers.of(one), cam) for name, one in kernels.items()}
+
+
+def relevance_of(numbers: Numbers) -> relevance.Relevance:
+    voxels = numbers.about["voxels"]
+    maps = {
+        name: np.stack([numbers.of(f"{name}: {region}") for region in voxels], axis=2).swapaxes(0, 1)
+        for name in {one.partition(": ")[0] for one in numbers.wide if ": " in one}
+    }
+    return relevance.Relevance(maps, voxels, numbers.classes, numbers.folds, numbers.of)
+
+
+def of_relevance(numbers: Numbers) -> dict[str, Statistic]:
+    found = relevance.statistics(relevance_of(numbers))
+    unknown = tuple(tissue for tissue in (relevance.INTENSITY, relevance.VOLUME) if tissue not in numbers.wide)
+    return {name: one for name, one in found.items() if not name.startswith(unknown)}
+
+
+STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {"relevance": of_relevance, "grids": of_grids}
+"""Statistics beside the means of measures, by study."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,9 @@ from typing import Any
 import pandas as pd
 import patients_cams
 import patients_evidence
-import patients_grids
 import patients_guidance
 import patients_planted
-import patients_relevance
+import patients_runs
 import patients_stream
 from inherent_runs import Ask, Recipe, Workplace, recipes_of, trained_networks
 from patients_measures import LEARNED, Measure, cascade, constants, drawn, known, learned, removal
@@ -190,9 +189,9 @@ STUDIES = {
         )
         for section in patients_guidance.CONDITIONS
     },
-    "relevance": Study(units=patients_relevance.units, of_runs=True, about=patients_relevance.voxels_of),
-    "grids": Study(units=patients_grids.units, of_runs=True),
-    "grids-nine": Study(units=patients_grids.units_of_nine, of_runs=True),
+    "relevance": Study(units=patients_runs.by_region, of_runs=True, about=patients_runs.voxels_of),
+    "grids": Study(units=patients_runs.grids, of_runs=True),
+    "grids-nine": Study(units=patients_runs.grids_of_nine, of_runs=True),
     "cams": Study(units=patients_cams.units, of_runs=True),
     **{
         name: Study(units=partial(patients_stream.units, heads=heads, curves=curves), of_runs=True)

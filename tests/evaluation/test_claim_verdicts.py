@@ -9,10 +9,10 @@ import claim_numbers
 import numpy as np
 import pandas as pd
 import pytest
+from asked import of_relevance, rank_correlation, relevance_of
 from claim_numbers import Numbers
 from scipy.stats import spearmanr, t
 from sklearn.metrics import roc_auc_score
-from study_statistics import of_relevance, rank_correlation, relevance_of
 
 from heatlas.pipeline.evaluation.claims import rule
 from heatlas.pipeline.evaluation.claims.relevance import BETAS, GUIDED, INTENSITY, PREDICTED, Relevance

@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 import patients_cams
 import patients_evidence as study
-import patients_grids
 import patients_halves
 import patients_measures
 import patients_network_studies
 import patients_networks
 import patients_planted
+import patients_runs
 import patients_stream
 import pytest
 import torch
@@ -56,13 +56,13 @@ def scores_of(shares, kind="needle"):
 def test_shares_of_a_person_are_means_of_grids_and_a_copy_is_less_an_even_map(monkeypatch, tmp_path):
     one = scores_of({("grad-cam", 2): np.full(6, 0.45), ("rise", 0): np.arange(6.0)}, kind="corner")
     one = one.assign(setting="DiFull", chance=0.25, class_share=0.85, scan=np.tile([0, 1, 1, 1, 1, 1], 2))
-    monkeypatch.setattr(patients_grids, "read", lambda run: (one, {0: "a", 1: "b"}))
-    found = patients_grids.shares(tmp_path).set_index("person")
+    monkeypatch.setattr(patients_runs, "read_grids", lambda run: (one, {0: "a", 1: "b"}))
+    found = patients_runs.shares(tmp_path).set_index("person")
     assert found["DiFull corner: rise at 0"].to_dict() == {"a": 0, "b": 3}
     assert found["DiFull corner: grad-cam at 2, in the copy, less an even map"].to_dict() == pytest.approx(
         {"a": 0.15, "b": 0.15}
     )
-    (name, ask), *_ = patients_grids.units_of_nine(SimpleNamespace(run=tmp_path), 1)
+    (name, ask), *_ = patients_runs.grids_of_nine(SimpleNamespace(run=tmp_path), 1)
     assert name == "nine cells"
     assert list(ask().columns) == ["person", *(f"nine cells, {one}" for one in found.columns)]
 
