@@ -68,7 +68,7 @@ def test_output_is_kept_out_of_the_input(tmp_path, source):
 
 def test_missing_input_is_bad_input(tmp_path):
     with pytest.raises(BadInputError, match="no such folder"):
-        prepare_run_folder(tmp_path / "out", RunInput(tmp_path / "absent", "default"), Config())
+        recognise_run_folder(tmp_path / "out", RunInput(tmp_path / "absent", "default"))
     assert not (tmp_path / "out").exists()
 
 

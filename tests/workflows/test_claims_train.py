@@ -57,7 +57,6 @@ PEOPLE = tuple(Scan(f"sub-{n:02d}", None, f"I{n}", f"{n}.nii", label=("CN", "AD"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunLayout:
     folder = tmp_path_factory.mktemp("claims")
-    (folder / "input").mkdir()
     layout = prepare_run_folder(folder / "run", RunInput(folder / "input", "default"), CONFIG)
     write_scans(layout, PEOPLE)
     table = ScanTable(PEOPLE)

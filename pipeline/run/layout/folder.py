@@ -79,8 +79,12 @@ def recognise_run_folder(out: Path, source: RunInput) -> RunLayout:
     Raises BadInputError if the input folder is missing or unreadable. Raises UsageError if `out` holds something else,
     belongs to another input, or would be read as part of the input.
     """
-    out, root = out.resolve(), source.input.resolve()
     require_input(source.input, source.one_image)
+    return _folder_of(out, source)
+
+
+def _folder_of(out: Path, source: RunInput) -> RunLayout:
+    out, root = out.resolve(), source.input.resolve()
     if out == root or out in root.parents:
         raise UsageError(f"{out}: the output folder must not be or contain the input folder {root}.")
     if root in out.parents and root / "derivatives" not in [out, *out.parents]:
@@ -112,10 +116,11 @@ def with_registration_seed(config: Config, layout: RunLayout) -> Config:
 def prepare_run_folder(out: Path, source: RunInput, config: Config, key: str | None = None) -> RunLayout:
     """Create the run folder, or recognise one of the same input, and write its configuration.
 
-    `key`: secret key of an anonymised run, which keeps a fingerprint of it. Raises BadInputError, UsageError as
-    `recognise_run_folder`, or if `out` is a run with other privacy settings or another key, or cannot be written to.
+    `key`: secret key of an anonymised run, which keeps a fingerprint of it. The input is not read: it may be gone when
+    registered scans are trained with again. Raises UsageError as `recognise_run_folder`, or if `out` is a run with
+    other privacy settings or another key, or cannot be written to.
     """
-    layout = recognise_run_folder(out, source)
+    layout = _folder_of(out, source)
     mark = _require_same_privacy(layout, config, key)
     try:
         text = (
