@@ -157,7 +157,7 @@ def enlarged(mask: Tensor, share: float) -> Tensor:
     return filled
 
 
-def parts_of(positive: Bools, fold: int, seed: int) -> tuple[Places, Places, Places]:
+def parts_of(positive: Bools, fold: int, seed: int) -> tuple[Places, ...]:
     """Who trains, who selects the epoch and who is tested, by place; of each class the same shares."""
     parts = []
     for label in (False, True):
@@ -168,8 +168,7 @@ def parts_of(positive: Bools, fold: int, seed: int) -> tuple[Places, Places, Pla
         rest = rest[generator(seed, "validation", fold, int(label)).permutation(len(rest))]
         count = max(round(len(rest) / 5), 1)
         parts.append((rest[count:], rest[:count], tested))
-    train, validate, test = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return train, validate, test
+    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
