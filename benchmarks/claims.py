@@ -7,7 +7,7 @@
 
 A record quotes the page or the tables that its numbers come from. A row whose quotation is no longer there is shown as
 stale and counts as open; `tests/evaluation/test_claims.py` fails by the name of the claim. Numbers of a row that its
-quotations do not hold are refused there as well. Of which commit and people a page is: `benchmarks/result_pages.py`.
+quotations do not hold are refused there as well. Of which commit a page is: `benchmarks/result_pages.py`.
 Pages show one row a claim, of its first answer; all answers are shown by `show`.
 """
 

@@ -1,6 +1,6 @@
 """Times of `heatlas.explain` beside those of the engine alone, and of the first map in a fresh process.
 
-``python benchmarks/explain_speed.py`` prints the table of docs/benchmarks/foreign_networks.md.
+``python benchmarks/explain_speed.py`` prints the times of docs/benchmarks/foreign_networks.md.
 """
 
 from __future__ import annotations

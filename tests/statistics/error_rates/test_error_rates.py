@@ -103,7 +103,7 @@ def test_rates_of_the_shortcut_audit_are_as_documented() -> None:
     ("part", "data_sets", "of"), [("power", 400, 1_000), ("planted", 40, 40), ("subtypes", 40, 100)]
 )
 def test_power_is_as_documented(part, data_sets, of) -> None:
-    """Shares of tests of one data set go together where effects are planted, so their number is that of data sets."""
+    """Tests of one data set depend on each other, so data sets are counted."""
     found = {}
     options = Namespace(data_sets=2 * data_sets if part == "power" else data_sets, effect=0.8)
     for _, rows in PARTS[part][0](options):
