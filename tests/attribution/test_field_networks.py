@@ -23,7 +23,7 @@ from heatlas.pipeline.run.errors import HeatlasError
 METHODS = {"expected-gradients": {"alphas": 2}, "deeplift": {}, "lrp": {}}
 METHODS |= {"guided-backpropagation": {}, "input-x-gradient": {}, "grad-cam": {}}
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks" / "foreign_networks.md"
-NUMBER = re.compile(r"(?<![\w.])\d[\d.]*(e-?\d+)?(?!\w)")
+NUMBER = re.compile(r"(?<![\w.])\d[\d.]*(e[+-]?\d+)?(?!\w)")
 """What precision changes."""
 ADDS_UP = 1e-4
 """Largest share that a map may miss in double precision, where rounding is none of it."""

@@ -96,7 +96,7 @@ def verdict(kind: Kind, row: Mapping[str, Any], unchanged: Mapping[str, float]) 
 
 
 def lines_of(rows: pd.DataFrame, data: Data) -> list[str]:
-    found = {str(row["kind"]): row for row in rows.fillna("").to_dict("records")}
+    found = {str(row["kind"]): row for row in rows.astype(object).fillna("").to_dict("records")}
     lines = []
     for heading, kinds in (("image", KINDS), ("ordinary image", CONTROLS)):
         cells = []
