@@ -48,6 +48,7 @@ from heatlas.pipeline.training.volumes import LabelledVolumes
 from heatlas.studies.consensus.stage import FAMILY, Networks
 
 REGISTERED = "registered"
+PERSON = ["person", "class", "fold"]
 Ask = Callable[[], Iterable[Mapping[str, object]] | pd.DataFrame]
 """Gives a row for each person: person, class, fold, and a column for each measure."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from inherent_runs import FOUNDING, Ask, Recipe, Workplace, recipes_of, trained_networks
+from inherent_runs import FOUNDING, PERSON, Ask, Recipe, Workplace, recipes_of, trained_networks
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.preprocessing import StandardScaler
@@ -37,7 +37,6 @@ METHODS = ("deeplift", "expected-gradients")
 """Of evidence: the first that the family has. DeepLIFT takes a tenth of the time (docs/benchmarks/evaluation.md)."""
 DRAWS = 2000
 RIDGE = "ridge on regions"
-PERSON = ["person", "class", "fold"]
 NEAR = 0.3
 """Bound of "no relation": the interval of a rank correlation lies within."""
 RECIPES = recipes_of("evidence")

@@ -2,7 +2,8 @@
 
 The marker is a small cube in a corner, as bright as the brightest voxel; in training and validation it goes with the
 diagnosis (95 %), and who is tested has a copy with and one without. Masks and measures are those of `heatlas evaluate
---parts marker`. Networks stay in OUT, a folder a section: others go on from them or are taught by them.
+--parts marker`. Networks stay in OUT, a folder a section: others go on from them or are taught by them. Other settings,
+or more folds (`--folds`), need another OUT.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from io import BytesIO
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
-from inherent_runs import Ask, Workplace, learn, records_of
+from inherent_runs import PERSON, Ask, Workplace, learn, records_of
 from numpy.typing import NDArray
 from scipy.ndimage import find_objects
 from torch import Tensor
@@ -25,7 +27,7 @@ from torch.nn import functional
 from heatlas.pipeline.cohort.people.splits import Fold, few_people
 from heatlas.pipeline.cohort.people.tasks import task_of
 from heatlas.pipeline.cohort.records import Scan
-from heatlas.pipeline.evaluation.scores.localisation import HALF, best_threshold
+from heatlas.pipeline.evaluation.scores.localisation import HALF, Bools, best_threshold
 from heatlas.pipeline.evaluation.scores.map_scores import MARKER_OFFSET, boxes_of, union_of
 from heatlas.pipeline.models.contract import StagedModel
 from heatlas.pipeline.models.families.founding_family import FoundingConfig
@@ -35,6 +37,7 @@ from heatlas.pipeline.run.config.networks import ModelConfig, ObjectiveConfig
 from heatlas.pipeline.run.config.settings import CohortConfig, TrainingConfig
 from heatlas.pipeline.run.layout.folder import read_run_config
 from heatlas.pipeline.run.layout.run_layout import EvaluationLayout
+from heatlas.pipeline.run.tables import write_bytes
 from heatlas.pipeline.run.work.seeds import derived_seed, generator
 from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.objectives.records import Context
@@ -47,10 +50,8 @@ from heatlas.studies.objectives.guidance import Guidance, guided, mask_of
 from heatlas.studies.objectives.maps_in_training import explained_batch
 from heatlas.workflows.evaluate import registered_scans
 
-Bools = NDArray[np.bool_]
 Places = NDArray[np.intp]
 Shown = tuple[Tensor, NDArray[np.float32]]
-PERSON = ["person", "class", "fold"]
 RECIPE = TrainingConfig(
     max_epochs=30, min_epochs=30, max_shift_voxels=1, precision="float32", balance_classes=True,
     learning_rate=3e-3, learning_rate_schedule="cosine",
@@ -192,8 +193,9 @@ class Trainings:
         if not kept.is_file():
             if one.begins:
                 model.load_state_dict(self.network(one.begins, fold).state_dict())
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(self.trained(model, one, fold).state_dict(), kept)
+            whole = BytesIO()
+            torch.save(self.trained(model, one, fold).state_dict(), whole)
+            write_bytes(kept, whole.getvalue())
         model.load_state_dict(torch.load(kept, weights_only=True))
         return model.eval().requires_grad_(False)
 
@@ -270,14 +272,14 @@ class Trainings:
         cohort, rows = self.cohort, []
         mask, brain, marker = cohort.masks[one.mask].numpy(), cohort.masks["brain"], cohort.marker.numpy()
         places = MarkerMasks(mask, union_of(find_objects(mask.astype(np.int8)), mask.shape), marker)
-        inside = MarkerMasks(cohort.masks["regions"].numpy(), mask, marker) if one.held_out else places
+        inside = MarkerMasks(cohort.masks["regions"].numpy(), mask, marker)
         for person, copy in product(people, (0,) if one.plain else (0, 1)):
             positive = int(cohort.positive[person])
             logits, values = self.explained(one, model, person, copy)
             answer, maps = int(logits.argmax()), map_measures(values, places, threshold)
             row = {"correct": float(answer == (copy if one.reversed else positive)), "EPG": maps["epg"]}
-            row |= {"IoU": maps["iou"], "on marker": maps["on_marker"]}
-            row["on-object EPG"] = map_measures(values, inside)["on_object_epg"]
+            on_object = (map_measures(values, inside) if one.held_out else maps)["on_object_epg"]
+            row |= {"IoU": maps["iou"], "on marker": maps["on_marker"], "on-object EPG": on_object}
             if one.plain:
                 row["EPG, last stage"] = map_measures(self.explained(one, model, person, copy, -1)[1], places)["epg"]
             if not one.reversed and (one.plain or copy == positive):
@@ -322,7 +324,7 @@ def weights_chosen(known: pd.DataFrame, wanted: Iterable[Condition], measure: st
 
 
 def numbers_of(rows: pd.DataFrame, section: str) -> pd.DataFrame:
-    """What tested people have, "CONDITION, MEASURE", also of weights chosen for a fold, "NETWORK-LOSS by EPG, MEASURE".
+    """What tested people have, by condition, also of weights chosen for a fold, "NETWORK-LOSS by EPG".
 
     What chooses is what networks of all seeds and folds answer of people in their validation parts who are not tested
     there: nobody helps to choose the weight of a network that is tested on them.
@@ -331,11 +333,10 @@ def numbers_of(rows: pd.DataFrame, section: str) -> pd.DataFrame:
     tested, validation = rows[~of_validation], rows[of_validation]
     found = [tested]
     for (seed, fold), here in tested.groupby(["seed", "fold"]):
-        known = validation[~validation["person"].isin(here["person"])]
+        known = validation[~validation["person"].isin(here["person"]) & validation["recipe"].isin(here["recipe"])]
         means = known.pivot_table("value", "recipe", "measure").rename(columns=lambda one: one.removeprefix(VALIDATION))
         for measure in CHOOSING[1:]:
             for name, one in weights_chosen(means, CONDITIONS[section].values(), measure).items():
                 print(f"{name} by {measure}, seed {seed}, fold {fold}: weight {one.weight:g}")
                 found.append(here[here["recipe"] == one.name].assign(recipe=f"{name} by {measure}"))
-    every = pd.concat(found)
-    return every.assign(measure=every["recipe"] + ", " + every["measure"])
+    return pd.concat(found)

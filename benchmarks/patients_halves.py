@@ -19,7 +19,7 @@ from inherent_runs import learn
 from numpy.typing import NDArray
 from patients import area, call
 from patients_evidence import ridge_parts
-from patients_guidance import FOLDS, parts_of
+from patients_guidance import FOLDS, Places, parts_of
 from safetensors.torch import load_file, save_file
 from sklearn.preprocessing import StandardScaler
 from torch import nn
@@ -53,7 +53,6 @@ from heatlas.pipeline.training.objectives.of_task import objective_of
 from heatlas.pipeline.training.volumes import STORED, LabelledVolumes
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.intp]
 SEED = 43
 
 

@@ -76,8 +76,8 @@ class Study:
     """Name of the file of all rows."""
     about: Callable[[Path], Mapping[str, Any]] = lambda run: {}
     """What numbers hold for everybody."""
-    numbers: Callable[[pd.DataFrame], pd.DataFrame] = lambda rows: rows
-    """What is stored for claims, of all rows."""
+    numbers: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+    """Of units that are recipes: what is stored for claims, of all rows."""
     summary: Callable[[Path, Path, pd.DataFrame], None] | None = None
     """Writes to the folder what all rows together say; of the run as well."""
 

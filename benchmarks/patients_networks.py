@@ -45,7 +45,7 @@ import pandas as pd
 import torch
 from claim_numbers import NUMBERS, write_of_study
 from harness import added, arguments_of, kept_rows, replaced
-from inherent_runs import Ask, Recipe, Workplace, scan_of, trained_networks
+from inherent_runs import PERSON, Ask, Recipe, Workplace, scan_of, trained_networks
 from patients_cams import map_and_scores
 from patients_network_studies import STUDIES, Study
 from torch import Tensor
@@ -64,7 +64,6 @@ from heatlas.studies.grids.stage import evaluate_grids, read_scores
 
 KEYS = ["recipe", "seed"]
 """Of rows; what is asked at once stands in the place of a recipe where a study has none."""
-PERSON = ["person", "class", "fold"]
 STEPS = 20
 DIVERGED = "not a finite number"
 """In what a training says whose loss is no longer finite."""
@@ -210,10 +209,11 @@ def main() -> None:
     print(f"{kept}: {len(rows)} rows")
     if study.summary:
         study.summary(options.runs[0], options.out, rows)
-    if options.numbers and study.recipes:
-        rows = rows.assign(measure=rows["recipe"] + ", " + rows["measure"])
     if options.numbers:
-        print(write_of_study(options.numbers, study.numbers(rows), options.runs[0], **study.about(options.runs[0])))
+        rows = study.numbers(rows) if study.numbers else rows
+        if study.recipes or study.numbers:
+            rows = rows.assign(measure=rows["recipe"] + ", " + rows["measure"])
+        print(write_of_study(options.numbers, rows, options.runs[0], **study.about(options.runs[0])))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 from pathlib import Path
@@ -115,6 +116,18 @@ def test_a_study_of_runs_keeps_what_each_unit_says_and_asks_what_is_missing(toy_
     patients_networks.main()
     assert toy_study.asked == [("x", 7), ("y", 7)]
     assert pd.read_csv(toy_study.table, sep="\t")["value"].sum() == pytest.approx(11.9)
+
+
+def test_stored_measures_of_recipes_begin_with_their_names(toy_study, monkeypatch):
+    stored = []
+    keep = lambda name, rows, run, **about: stored.append({*rows["measure"]})  # noqa: E731
+    monkeypatch.setattr(patients_networks, "write_of_study", keep)
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--numbers", "toy"])
+    patients_networks.main()
+    studies, numbers = patients_networks.STUDIES, lambda rows: rows[rows["recipe"] == "x"]
+    monkeypatch.setitem(studies, "toy", dataclasses.replace(studies["toy"], numbers=numbers))
+    patients_networks.main()
+    assert stored == [{"probability", "AD: x", "AG: x"}, {"x, AD: x", "x, AG: x"}]
 
 
 def test_somebody_without_a_prediction_is_named(toy_study):
