@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property, lru_cache
@@ -75,7 +74,7 @@ def of_relevance(numbers: Numbers) -> dict[str, Statistic]:
     return {name: one for name, one in found.items() if not name.startswith(unknown)}
 
 
-STUDIES: Mapping[str, Callable[[Numbers], dict[str, Statistic]]] = {"relevance": of_relevance, "grids": of_grids}
+STUDIES = {"relevance": of_relevance, "grids": of_grids, "grids-unnormed": of_grids}
 """Statistics beside the means of measures, by study."""
 
 
