@@ -50,7 +50,7 @@ from harness import line
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from timed import timed
 
-from heatlas.pipeline.evaluation.claims.rule import holm
+from heatlas.pipeline.evaluation.claims.rule import ALPHA, holm
 from heatlas.reports.vector.charts import IntervalRow, draw_intervals
 
 PROGRAMS = {
@@ -71,7 +71,7 @@ def pages() -> dict[str, str]:
 
 
 def _first() -> str:
-    by_effect = sorted(headlines(), key=_least)
+    by_effect = sorted(headlines(), key=lambda one: one.difference.mean)
     best = [one for one in reversed(by_effect) if one.of.shown_verdict == "holds"][:5]
     worst = [one for one in by_effect if one.of.shown_verdict == "does not"][:3]
     every = headlines()
@@ -87,21 +87,18 @@ def _first() -> str:
     )
 
 
-def _least(one: Headline) -> float:
-    """The seed nearest to 0, or on the other side of it, of a difference of either sign."""
-    found = one.difference
-    ends = found.seeds or (found.low, found.high)
-    return min(ends) if found.mean > 0 else max(ends)
-
-
 def _how_sure() -> dict[str, object]:
     """How many verdicts on people are by rule; of the others, how often a seed lies outside of its interval."""
-    answers = [claim.here[0] for one in sources() for claim in one.claims if claim.verdict in ("holds", "does not")]
+    decided = [claim for one in sources() for claim in one.claims if claim.verdict in ("holds", "does not")]
+    answers = [claim.here[0] for claim in decided]
     every = [one for answer in answers if not answer.numbers for one in differences(answer.found) if one.seeds]
+    corrected = sum(claim.here[0].judged and _after_holm()[claim.id] > ALPHA for claim in decided)
     outside = sum(any(not one.low <= seed <= one.high for seed in one.seeds) for one in every)
     firsts = [claim.here[0] for source in sources() for claim in source.claims if claim.here]
     stored, by_rule = (sum(one.judged for one in each) for each in (firsts, answers))
-    return {"stored": stored, "by_rule": by_rule, "differences": len(every), "outside": outside}
+    alone = sum(one.cohort in ("patients", "copies") for one in answers) - by_rule
+    found = {"stored": stored, "by_rule": by_rule, "differences": len(every), "outside": outside}
+    return found | {"corrected": corrected, "alone_decided": alone}
 
 
 @cache
@@ -168,7 +165,7 @@ def _found(answer: Answer) -> str:
 
 def _needs(answer: Answer) -> str:
     if answer.needs == MORE:
-        return "The interval holds the bound"
+        return "The interval includes the bound"
     before = (
         "Cannot be asked: " if answer.verdict == CANNOT else "" if answer.needs.startswith("no command") else "Needs "
     )
@@ -176,7 +173,7 @@ def _needs(answer: Answer) -> str:
 
 
 def _p(value: float) -> str:
-    return "< .001" if value < 0.001 else f"{value:.3f}".lstrip("0")
+    return "<.001" if value < 0.001 else f"{value:.3f}".lstrip("0")
 
 
 def _made_by(answer: Answer) -> str:

@@ -47,7 +47,7 @@ def test_the_pages_are_short():
     """The first is read in five minutes; what a row shows is a part of what was found."""
     docs = ROOT / "docs"
     studies = docs / "benchmarks" / "patients_claims.md"
-    limits = {docs / "claims.md": 1200, docs / "claims" / "rules.md": 1700, studies: 2500}
+    limits = {docs / "claims.md": 1200, docs / "claims" / "rules.md": 1750, studies: 2500}
     words = {page: len(page.read_text(encoding="utf-8").split()) for page in (*limits, *docs.glob("claims/*.md"))}
     for page, count in words.items():
         assert count <= limits.get(page, 2500), f"{page}: {count} words"
